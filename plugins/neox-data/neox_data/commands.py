@@ -11,7 +11,7 @@ from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 from neox_data.components import component, files, given_by, lacking, named_corpus, names_files
-from neox_data.dataset_commands import SETTINGS, index, inspect, merge, train_tokenizer, verify
+from neox_data.dataset_commands import JSON, SETTINGS, index, inspect, merge, train_tokenizer, verify
 from neox_data.neox_arguments import ReadsNeoxArguments
 
 DEFAULT_VOCAB_SIZE = 8192
@@ -61,6 +61,7 @@ def data() -> None:
     help="MB of text between two saves of the progress, for --resume.",
 )
 @click.option("--force", is_flag=True, help="Make everything again, even if it is up to date.")
+@JSON
 def prepare(
     sources: tuple[str, ...],
     out: str,
@@ -82,6 +83,7 @@ def prepare(
     resume: bool,
     sync_mb: int,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Tokenize SOURCES: .txt files (a document each), .jsonl files (a document a line), both also as .gz and .zst,
     .parquet files (a document a row), patterns such as 'a/*.jsonl', and folders of them; or the name of a corpus,
@@ -137,6 +139,7 @@ def prepare(
             "skip_bad": skip_bad,
             "resume": resume,
             "sync_mb": sync_mb,
+            "as_json": as_json,
         },
     )
 

@@ -104,7 +104,8 @@ def verify(
 @click.option("--out", required=True, help="Prefix of the dataset to write.")
 @click.option("--data-impl", default="mmap", show_default=True, help="The format to write it in.")
 @SETTINGS
-def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, ...]) -> None:
+@JSON
+def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, ...], as_json: bool) -> None:
     """Write the documents of the datasets at PREFIXES, one after the other, as one dataset."""
     catalog, given = load_plugins(), given_by(sets)
     written_as = component(catalog, "data backend", data_impl, given)
@@ -116,6 +117,7 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, 
             "backends": [backend_of(catalog, "infer", prefix).plain() for prefix in prefixes],
             "out": out,
             "written_as": written_as.plain(),
+            "as_json": as_json,
         },
     )
 
@@ -127,6 +129,7 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, 
 @click.option("--tokenizer-type", default=GPT2, show_default=True, help="As in a config.")
 @click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")
 @SETTINGS
+@JSON
 def train_tokenizer(
     sources: tuple[str, ...],
     out: str,
@@ -134,6 +137,7 @@ def train_tokenizer(
     tokenizer_type: str,
     json_key: str | None,
     sets: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Learn a tokenizer from SOURCES, which are as in `neox data prepare`; 1 KiB of text is read for each token."""
     catalog, given = load_plugins(), given_by(sets)
@@ -149,6 +153,7 @@ def train_tokenizer(
             "vocab_size": vocab_size,
             "tokenizer": tokenizer.plain(),
             "json_keys": [json_key] if json_key else [],
+            "as_json": as_json,
         },
     )
 

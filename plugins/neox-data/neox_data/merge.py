@@ -14,7 +14,7 @@ from neox_core.data.records import MANIFEST, read_json, require_as_prepared
 from neox_core.data.sources import open_source
 from neox_core.errors import DataError, run_main
 from neox_core.plan.runfile import ComponentRef
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_data.manifest import forget_files, note_files
 from neox_data.progress import progress
 
@@ -25,8 +25,10 @@ NARROW, WIDE = 65499, 2**31 - 1
 """Vocabularies that GPT-NeoX stores in two and in four bytes."""
 
 
-def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path, written_as: ComponentRef) -> str:
-    """Write the documents of all datasets, one after the other, as one at `out`. Returns a line about it.
+def merge(
+    prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path, written_as: ComponentRef
+) -> tuple[int, int]:
+    """Write the documents of all datasets, one after the other, as one at `out`. Returns (documents, tokens).
 
     The result is what writing all documents at once would have made. Raises DataError for a dataset that cannot be
     read, for one that is to be written over while it is read, and for datasets of different vocabularies.
@@ -64,7 +66,7 @@ def merge(prefixes: Sequence[Path], backends: Sequence[ComponentRef], out: Path,
     except BaseException:
         writer.abort()
         raise
-    return f"{out}: {documents:,} documents, {tokens:,} tokens from {len(prefixes)} datasets"
+    return documents, tokens
 
 
 def _common_vocabulary(found: Mapping[str, Path]) -> str:
@@ -96,17 +98,20 @@ def _backend(reference: ComponentRef) -> DataBackend:
 
 
 def main() -> None:
-    """`python -m neox_data.merge JSON`: prefixes, backends, out, written_as."""
+    """`python -m neox_data.merge JSON`: prefixes, backends, out, written_as, as_json."""
     raw = json.loads(sys.argv[1])
     backends = [ComponentRef(**each) for each in raw["backends"]]
     prefixes, out = [Path(each) for each in raw["prefixes"]], Path(raw["out"])
     try:
-        line = merge(prefixes, backends, out, ComponentRef(**raw["written_as"]))
+        documents, tokens = merge(prefixes, backends, out, ComponentRef(**raw["written_as"]))
     except BrokenPipeError:
         raise
     except OSError as error:
         raise DataError(f"{error.filename or out}: {error.strerror or error}") from error
-    echo(line)
+    if raw["as_json"]:
+        echo_json({"prefix": str(out), "documents": documents, "tokens": tokens})
+    else:
+        echo(f"{out}: {documents:,} documents, {tokens:,} tokens from {len(prefixes)} datasets")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from neox_core.data.tokenizer import load_tokenizer
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_data.corpus import fingerprint, num_bytes, text_files
 from neox_data.manifest import copy_file, forget_files, write_json
 from neox_data.vocabulary import TRAINED, open_corpus, train_vocabulary
@@ -68,6 +68,7 @@ class Request:
     sized: bool = False
     named: bool = False
     sentences: str | None = None
+    as_json: bool = False
 
     @property
     def prefixes(self) -> tuple[Path, ...]:
@@ -112,14 +113,19 @@ def prepare(request: Request) -> None:
     digest = digest_of(fingerprint(corpus), tokenizer_ref, request.backend, *how)
     publish = {Path(file): out / Path(file).name for file in trained.values()}
     done = None if request.force else _finished(out, digest, backend, request.prefixes)
-    if done and all(_same(made, place) for made, place in publish.items()):
-        _say(f"{out}: is up to date (--force makes it again)")
-    else:
+    new = not (done and all(_same(made, place) for made, place in publish.items()))
+    if not new and not request.as_json:
+        echo(f"{out}: is up to date (--force makes it again)")
+    if new or done is None:
         done = _write(request, corpus, tokenizer_ref, tokenizer, backend, digest, publish)
     places = {str(made): str(place) for made, place in publish.items()}
     settings = tokenizer_ref.settings
     published = {key: places.get(value, value) for key, value in settings.items() if isinstance(value, str)}
-    _report(request, done, settings | published)
+    config = _keys(request, settings | published)
+    if request.as_json:
+        echo_json(_as_object(request, done, config, new=new))
+    else:
+        _report(request, done, config)
 
 
 def _can_learn(request: Request) -> bool:
@@ -223,37 +229,51 @@ def _documents(source: TokenSource) -> int:
     return len(source.sizes) if bounds is None else len(bounds) - 1
 
 
-def _report(request: Request, done: Prepared, tokenizer_settings: dict[str, Any]) -> None:
+def _keys(request: Request, tokenizer_settings: dict[str, Any]) -> dict[str, Any]:
+    """What a config says of the datasets."""
+    settings = request.backend.settings | tokenizer_settings
+    return {
+        "data-path": str(request.prefixes[0]),
+        "data-impl": request.backend.name,
+        "tokenizer-type": request.tokenizer.name,
+        **{field.replace("_", "-"): str(each) if isinstance(each, Path) else each for field, each in settings.items()},
+    }
+
+
+def _as_object(request: Request, done: Prepared, config: dict[str, Any], *, new: bool) -> dict[str, Any]:
+    written = done.written
+    counts = zip(request.prefixes, written.documents, written.tokens, strict=True)
+    return {
+        "datasets": [{"prefix": str(prefix), "documents": count, "tokens": each} for prefix, count, each in counts],
+        "new": new,
+        "text_bytes": done.text_bytes,
+        "vocab_size": done.vocab_size,
+        "left_out": {name: getattr(written, name) for name in ("undecodable", "empty", "bad", "first_bad")},
+        "config": config,
+    }
+
+
+def _report(request: Request, done: Prepared, config: dict[str, Any]) -> None:
     written = done.written
     for prefix, documents, tokens in zip(request.prefixes, written.documents, written.tokens, strict=True):
-        _say(
+        echo(
             f"{prefix}: {documents:,} documents, {tokens:,} tokens "
             f"from {decimal(done.text_bytes)} of text ({done.text_bytes / tokens:.2f} bytes a token), "
             f"a vocabulary of {done.vocab_size}"
         )
     if written.undecodable:
-        _say(f"left out: {written.undecodable} files that are not UTF-8")
+        echo(f"left out: {written.undecodable} files that are not UTF-8")
     if written.empty:
-        _say(f"left out: {written.empty} empty documents")
+        echo(f"left out: {written.empty} empty documents")
     if written.bad:
-        _say(f"left out: {written.bad} broken records, the first: {written.first_bad}")
-    _say("\nput this into the config:\n")
-    lines = {
-        "data-path": str(request.prefixes[0]),
-        "data-impl": request.backend.name,
-        "tokenizer-type": request.tokenizer.name,
-        **{field.replace("_", "-"): value for field, value in (request.backend.settings | tokenizer_settings).items()},
-    }
-    for key, value in lines.items():
-        _say(f"{key}: {value if isinstance(value, str | Path) else json.dumps(value)}")
+        echo(f"left out: {written.bad} broken records, the first: {written.first_bad}")
+    echo("\nput this into the config:\n")
+    for key, value in config.items():
+        echo(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
 def _same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
-
-
-def _say(line: str) -> None:
-    echo(line)
 
 
 def main() -> None:

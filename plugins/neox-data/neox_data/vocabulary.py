@@ -18,7 +18,7 @@ from neox_core.data.records import digest_of, hashes_of, read_json
 from neox_core.errors import DataError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import ComponentRef
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_data.contracts import Corpus
 from neox_data.corpus import Tally, fingerprint, num_bytes, read_documents, text_files
 from neox_data.manifest import copy_file, write_json
@@ -79,7 +79,7 @@ def _sample(corpus: Corpus, limit: int, advance: Advance) -> Iterator[str]:
 
 
 def main() -> None:
-    """`python -m neox_data.vocabulary JSON`: sources, corpus or null, out, vocab_size, tokenizer, json_keys."""
+    """`python -m neox_data.vocabulary JSON`: as `neox data train-tokenizer` gives them; corpus: or null."""
     raw = json.loads(sys.argv[1])
     tokenizer, out = ComponentRef(**raw["tokenizer"]), Path(raw["out"])
     try:
@@ -93,7 +93,10 @@ def main() -> None:
             copy_file(Path(trained[field]), path)
     except OSError as error:
         raise DataError(f"{out}: {error.strerror or error}") from error
-    lines = {"tokenizer-type": tokenizer.name, **{field.replace("_", "-"): path for field, path in paths.items()}}
+    lines = {"tokenizer-type": tokenizer.name, **{field.replace("_", "-"): str(path) for field, path in paths.items()}}
+    if raw["as_json"]:
+        echo_json({"config": lines})
+        return
     echo("put this into the config:\n\n" + "\n".join(f"{key}: {value}" for key, value in lines.items()))
 
 

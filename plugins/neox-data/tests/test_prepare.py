@@ -365,3 +365,19 @@ def test_a_tokenizer_is_trained_alone(corpus, tmp_path, kind, files):
     named = {key.replace("-", "_"): str(tmp_path / path) for key, path in config.items()}
     tokenizer = component("neox-tokenizers", "tokenizer", kind, **named)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
+
+
+def test_json_says_what_the_lines_say(corpus, tmp_path):
+    """The counts of the dataset itself, and keys with which it is opened."""
+    made, again = (json.loads(prepare("texts", "--vocab-size", "300", "--json", cwd=tmp_path).stdout) for _ in range(2))
+    assert (made.pop("new"), again.pop("new")) == (True, False)
+    assert made == again
+    _, documents = dataset(tmp_path / "out")
+    counts = {"prefix": "out/out", "documents": len(documents), "tokens": sum(map(len, documents))}
+    assert made["datasets"] == [counts]
+    assert made["left_out"]["empty"] == 2
+    lines = prepare("texts", "--vocab-size", "300", cwd=tmp_path).stdout.partition("config:\n\n")[2].splitlines()
+    assert lines == [f"{key}: {value}" for key, value in made["config"].items()]
+    neox("merge", "out/out", "out/out", "--out", "both", "--json", cwd=tmp_path)
+    learnt = neox("train-tokenizer", "texts", "--out", "words", "--vocab-size", "300", "--json", cwd=tmp_path)
+    assert json.loads(learnt.stdout)["config"]["merge-file"] == "words/merges.txt"
