@@ -8,6 +8,7 @@ from typing import Any
 from attrs import asdict
 
 from neox_plan.estimate import Estimate
+from neox_plan.scale import NAMES, Scale
 from neox_plan.search import Candidate
 from neox_plan.step import Step
 
@@ -36,6 +37,8 @@ def in_lines(found: Estimate) -> Iterator[str]:
         yield f"time: {pace}, {days:,.1f} days in all"
         if found.now.step is not None:
             yield f"      {_spent(found.now.step)}"
+    if found.scale is not None:
+        yield from _scale(found.scale)
     if found.room is not None and found.gpu is not None:
         fits = "fits" if found.fits else "does not fit"
         yield f"{fits}: {_bytes(memory.total)} of the {_bytes(found.room)} that a run can fill on {found.gpu.name}"
@@ -43,6 +46,23 @@ def in_lines(found: Estimate) -> Iterator[str]:
         yield f"  would fit with {', '.join(f'{key}: {_yaml(value)}' for key, value in fix.items())}"
     for place, each in enumerate(found.best, 1):
         yield f"{place}. {_ranked(each)}"
+
+
+def _scale(scale: Scale) -> Iterator[str]:
+    at = scale.counts
+    yield (
+        f"checkpoint: at most {at['files']:,} files, {at['in_a_folder']:,} in a folder; "
+        f"about {_bytes(at['listed_bytes'])} list {at['pieces']:,} pieces of tensors, "
+        f"of which a rank reads {_bytes(at['read_bytes'])} to resume"
+    )
+    logins = f"{at['logins']:,} logins by ssh, " if at["logins"] else ""
+    yield (
+        f"start: {logins}{at['store']:,} connections to the first host, {at['groups']} process groups a rank, "
+        f"{at['peers']:,} peers to agree on a stop"
+    )
+    if scale.faster:
+        more = ", ".join(f"{NAMES[name]} (x {scale.twice[name] / at[name]:.1f})" for name in scale.faster)
+        yield f"grows faster than the hosts, on twice as many: {more}"
 
 
 def _ranked(each: Candidate) -> str:
@@ -68,6 +88,8 @@ def as_object(found: Estimate) -> dict[str, Any]:
     """What `--json` prints: bytes, seconds and counts."""
     plain = asdict(found)
     plain["fits"] = found.fits
+    if found.scale is not None:
+        plain["scale"]["faster"] = found.scale.faster
     return plain
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from attrs import evolve, frozen
 
 from neox_plan.layout import parameters_of, with_layout
+from neox_plan.scale import Scale, scale
 from neox_plan.search import Candidate, accepted, candidate, candidates, changes_between, nearest, room
 from neox_plan.step import Traffic, flops_of_step, traffic
 
@@ -32,6 +33,7 @@ class Estimate:
     * now: the layout of the config. recomputed: the same with the other choice of recomputation, for its activations.
     * room: bytes that fit on the GPU; None: it is not known. best: layouts that fit, the fastest first. fixes: where
       `now` does not fit, the keys to change.
+    * scale: files, connections and logins; None of a run of one rank.
     """
 
     parameters: Mapping[str, int]
@@ -49,6 +51,7 @@ class Estimate:
     room: float | None
     best: list[Candidate]
     fixes: list[Mapping[str, object]]
+    scale: Scale | None
 
     @property
     def fits(self) -> bool | None:
@@ -76,10 +79,11 @@ def estimate(
     best: list[Candidate] = []
     fixes: list[Mapping[str, object]] = []
     if gpu is not None and plan.cluster.device == "cuda":
-        found = candidates(resolved, gpu)
+        fits = now.fits(gpu)
+        found = candidates(resolved, gpu) if fits else list(candidates(resolved, gpu))
         fitting = (each for each in found if each.fits(gpu))
         best = accepted(fitting, resolved, files, sets, cluster, RANKED)
-        if not now.fits(gpu):
+        if not fits:
             near = accepted(nearest(resolved, found, gpu), resolved, files, sets, cluster, FIXED)
             fixes = [changes_between(now.layout, each.layout) for each in near]
     tokens = plan.batch.train_batch * plan.model.seq_length
@@ -99,6 +103,7 @@ def estimate(
         room=None if gpu is None or plan.cluster.device != "cuda" else room(gpu),
         best=best,
         fixes=fixes,
+        scale=scale(resolved) if plan.cluster.world_size > 1 else None,
     )
 
 

@@ -11,7 +11,7 @@ from neox_core.plan.planners import architecture_planner, engine_planner
 from neox_core.plan.runfile import RecomputePlan
 
 if TYPE_CHECKING:
-    from neox_core.contracts.architecture import ModelSize
+    from neox_core.contracts.architecture import ModelSize, Shapes
     from neox_core.contracts.engine import Memory
     from neox_core.plan.resolve import Resolved
     from neox_core.plan.runfile import RunPlan
@@ -58,7 +58,8 @@ def layout_of(plan: RunPlan) -> Layout:
 
 def with_layout(plan: RunPlan, layout: Layout) -> RunPlan | None:
     """The same run in another layout; None where its ranks or its batch cannot be divided so."""
-    copies, left = divmod(plan.cluster.world_size, layout.tensor * layout.pipeline)
+    ranks = plan.cluster.tensor_parallel * plan.cluster.pipeline_parallel * plan.batch.data_parallel
+    copies, left = divmod(ranks, layout.tensor * layout.pipeline)
     passes, rest = divmod(plan.batch.train_batch, layout.micro_batch * copies) if copies else (0, 1)
     if left or rest or not passes:
         return None
@@ -72,16 +73,19 @@ def with_layout(plan: RunPlan, layout: Layout) -> RunPlan | None:
     )
 
 
-def memory_of(resolved: Resolved, plan: RunPlan) -> Memory:
-    """What the fullest rank of a variant of a resolved run holds."""
-    size = cast("ModelSize", resolved.size)
-    architecture, (optimizer,) = architecture_planner(resolved.config), resolved.config.components("optimizer")
-    held, activations = architecture.on_fullest_rank(plan, size), architecture.activation_bytes(plan, size)
+def held_by(resolved: Resolved, plan: RunPlan) -> Shapes:
+    """The parameters on the fullest rank before ZeRO shares them out: the ranks of tensor and pipeline set them."""
+    return architecture_planner(resolved.config).on_fullest_rank(plan, cast("ModelSize", resolved.size))
+
+
+def memory_of(resolved: Resolved, plan: RunPlan, held: Shapes) -> Memory:
+    """What the fullest rank of a variant of a resolved run holds. held: as `held_by` of it."""
+    (optimizer,) = resolved.config.components("optimizer")
+    activations = architecture_planner(resolved.config).activation_bytes(plan, cast("ModelSize", resolved.size))
     numbers = optimizer.entry.component.state_numbers
     return engine_planner(resolved.config).memory(resolved.config, plan, held, activations, numbers)
 
 
 def parameters_of(resolved: Resolved, plan: RunPlan) -> int:
     """Parameters on the fullest rank before ZeRO shares them out."""
-    held = architecture_planner(resolved.config).on_fullest_rank(plan, cast("ModelSize", resolved.size))
-    return sum(map(prod, held.values()))
+    return sum(map(prod, held_by(resolved, plan).values()))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, product
+from math import prod
 from typing import TYPE_CHECKING, cast
 
 from attrs import frozen
 
 from neox_core.config.report import ProblemsError
 from neox_core.plan.resolve import prepare_run
-from neox_plan.layout import Layout, layout_of, memory_of, parameters_of, with_layout
+from neox_plan.layout import Layout, held_by, layout_of, memory_of, with_layout
 from neox_plan.step import Step, step_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from neox_core.contracts.architecture import ModelSize
+    from neox_core.contracts.architecture import ModelSize, Shapes
     from neox_core.contracts.engine import Memory
     from neox_core.plan.resolve import Resolved
     from neox_core.plan.runfile import RunPlan
@@ -49,19 +50,32 @@ def room(gpu: Gpu) -> float:
 
 def candidate(resolved: Resolved, plan: RunPlan, gpu: Gpu | None) -> Candidate:
     """A variant of a resolved run, measured by closed forms."""
+    held = held_by(resolved, plan)
+    return Candidate(layout_of(plan), memory_of(resolved, plan, held), _step(resolved, plan, held, gpu))
+
+
+def candidates(resolved: Resolved, gpu: Gpu) -> Iterator[Candidate]:
+    """All layouts of the run's ranks and batch by the time of a step, the fastest first. Some a rule may refuse.
+
+    Memory, which takes longest to work out, is told of those that are asked for.
+    """
+    timed = []
+    for _, same in groupby(_layouts(resolved.plan), key=lambda layout: (layout.tensor, layout.pipeline)):
+        plans = [plan for layout in same if (plan := with_layout(resolved.plan, layout)) is not None]
+        held = held_by(resolved, plans[0]) if plans else {}
+        timed += [(_step(resolved, plan, held, gpu), plan, held) for plan in plans]
+    for _, equal in groupby(sorted(timed, key=_seconds), key=_seconds):
+        told = (Candidate(layout_of(plan), memory_of(resolved, plan, held), step) for step, plan, held in equal)
+        yield from sorted(told, key=lambda each: each.memory.total)
+
+
+def _seconds(timed: tuple[Step | None, RunPlan, Shapes]) -> float:
+    return 0.0 if timed[0] is None else timed[0].seconds
+
+
+def _step(resolved: Resolved, plan: RunPlan, held: Shapes, gpu: Gpu | None) -> Step | None:
     size = cast("ModelSize", resolved.size)
-    step = step_of(plan, size, parameters_of(resolved, plan), gpu) if gpu is not None and size.flops else None
-    return Candidate(layout_of(plan), memory_of(resolved, plan), step)
-
-
-def candidates(resolved: Resolved, gpu: Gpu) -> list[Candidate]:
-    """All layouts of the run's ranks and batch by the time of a step, the fastest first. Some a rule may refuse."""
-    found = []
-    for layout in _layouts(resolved.plan):
-        plan = with_layout(resolved.plan, layout)
-        if plan is not None:
-            found.append(candidate(resolved, plan, gpu))
-    return sorted(found, key=lambda each: (each.step.seconds if each.step else 0.0, each.memory.total))
+    return step_of(plan, size, sum(map(prod, held.values())), gpu) if gpu is not None and size.flops else None
 
 
 def _layouts(plan: RunPlan) -> Iterator[Layout]:
@@ -84,7 +98,7 @@ def changes_between(old: Layout, new: Layout) -> dict[str, object]:
     return {key: value for key, value in new.keys().items() if value != before[key]}
 
 
-def nearest(resolved: Resolved, found: list[Candidate], gpu: Gpu) -> Iterator[Candidate]:
+def nearest(resolved: Resolved, found: Iterable[Candidate], gpu: Gpu) -> Iterator[Candidate]:
     """The layouts that fit, those with the fewest changes of keys first, the fastest of these before others."""
     now = layout_of(resolved.plan)
     fitting = [each for each in found if each.fits(gpu)]

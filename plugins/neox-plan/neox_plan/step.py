@@ -59,7 +59,8 @@ class Step:
 
 def flops_of_step(plan: RunPlan, size: ModelSize) -> float:
     """FLOPs of a step of one rank, those of recomputation not counted."""
-    return size.flops * plan.batch.train_batch * plan.model.seq_length / plan.cluster.world_size
+    ranks = plan.cluster.tensor_parallel * plan.cluster.pipeline_parallel * plan.batch.data_parallel
+    return size.flops * plan.batch.train_batch * plan.model.seq_length / ranks
 
 
 def traffic(plan: RunPlan, size: ModelSize, held: int) -> Traffic:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from neox_plan.api import foreseen, known_gpu
 from neox_plan.command import plan as command
 from neox_plan.gpus import GPUS
-from neox_plan.layout import Layout, layout_of, memory_of, parameters_of, with_layout
+from neox_plan.layout import Layout, held_by, layout_of, memory_of, parameters_of, with_layout
 from neox_plan.search import as_sets
 from neox_plan.step import step_of, traffic
 
@@ -69,7 +69,7 @@ def test_a_layout_is_the_plan_of_its_keys(tmp_path: Path, layout: Layout) -> Non
     assert varied is not None
     assert layout_of(planned.plan) == layout
     assert varied.batch == planned.plan.batch
-    assert memory_of(resolved, varied) == planned.memory
+    assert memory_of(resolved, varied, held_by(resolved, varied)) == planned.memory
 
 
 @pytest.mark.parametrize("layout", [Layout(3, 1, 1, 1, recompute=False), Layout(1, 1, 16, 1, recompute=False)])
