@@ -213,6 +213,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "a run that evaluates by lm-evaluation-harness, in plugins/neox-lm-eval/tests": (
         *(f"LMEvalBlock.{name}" for name in ("tasks", "task_folder", "interval", "num_fewshot", "limit", "batch_size")),
     ),
+    "a run that writes samples, in plugins/neox-samples/tests": ("SamplesBlock.prompts", "SamplesBlock.interval"),
     "a run with a spike, in plugins/neox-spike-guard/tests": (
         *(f"SpikeGuardBlock.{name}" for name in ("after", "before", "most")),
     ),

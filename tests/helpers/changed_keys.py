@@ -268,6 +268,7 @@ BESIDE: dict[str, Sets] = {
         f"lm_eval.{key}": ("lm_eval.tasks=[a]", *TEXT)
         for key in ("tasks", "task_folder", "interval", "num_fewshot", "limit", "batch_size")
     },
+    **{f"samples.{key}": ("samples.prompts=[a]", *TEXT) for key in ("prompts", "interval")},
     "adlr_autoresume": ("save=out", "autoresume_command=[echo]"),
     "autoresume_command": ("adlr_autoresume=true", "save=out"),
     "elasticity.enabled": (f"elasticity={{{ELASTIC}, ignore_non_elastic_batch_info: true}}",),

@@ -19,7 +19,7 @@ from neox_core.plan.stored.saved import latest_name, step_folders, step_of
 from neox_core.terminal import cut, printable
 from neox_core.untrusted import read_object, short
 from neox_report.attention import attention_of
-from neox_report.messages import last_start, messages_of
+from neox_report.messages import last_start, messages_of, samples_of
 from neox_report.metrics import Metrics
 from neox_report.pipeline import pipeline_of
 from neox_report.plan import at, require_run, world_size
@@ -84,7 +84,7 @@ class Report:
             "rewinds": [asdict(each) for each in metrics.rewinds],
             "checkpoints": list(_checkpoints(folder, plan)),
             "messages": [asdict(each) for each in messages if not each.sample],
-            "samples": [{**asdict(each), "text": each.sample} for each in messages if each.sample],
+            "samples": [asdict(each) for each in samples_of(folder, messages)],
             "environment": _environment(folder, plan),
             "profiles": list(_profiles(folder)),
             "pipeline": pipeline_of(plan),

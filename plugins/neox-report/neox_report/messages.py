@@ -1,8 +1,8 @@
-"""messages.jsonl of a run: what it said to people, and where it started."""
+"""messages.jsonl of a run: what it said to people, and where it started; samples.jsonl: what its model wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from neox_core.terminal import cut, printable
 from neox_report.metrics import parse_line
 
 FILE = "messages.jsonl"
+SAMPLES = "samples.jsonl"
+"""By neox-samples, during the run."""
 TAIL = 1 << 20
 """Bytes at its end that are read."""
 MOST = 500
@@ -35,23 +37,34 @@ class Message:
 
 def messages_of(folder: Path) -> list[Message]:
     """The last MOST messages of a run. A file that is not there, or cannot be read, has none."""
-    found = [
-        Message(each["step"], each["time"], cut(printable(each["said"]), LONGEST))
-        for each in _records(folder)
-        if isinstance(each.get("said"), str)
-    ]
-    return found[-MOST:]
+    return list(_texts(folder / FILE, "said"))[-MOST:]
+
+
+def samples_of(folder: Path, messages: Sequence[Message]) -> list[Message]:
+    """The last MOST texts that the model wrote, by step, those in `messages` included.
+
+    A run that resumes before a step writes the same text again.
+    """
+    said = (Message(each.step, each.time, each.sample) for each in messages if each.sample)
+    found = {(each.step, each.text): each for each in (*_texts(folder / SAMPLES, "sample"), *said)}
+    return sorted(found.values(), key=lambda each: each.step)[-MOST:]
 
 
 def last_start(folder: Path) -> Mapping[str, Any]:
     """Where the run was last started: host, device, versions; {} where it does not say."""
-    starts = [each["start"] for each in _records(folder) if isinstance(each.get("start"), dict)]
+    starts = [each["start"] for each in _records(folder / FILE) if isinstance(each.get("start"), dict)]
     return starts[-1] if starts else {}
 
 
-def _records(folder: Path) -> Iterator[dict[str, Any]]:
+def _texts(path: Path, name: str) -> Iterator[Message]:
+    for each in _records(path):
+        if isinstance(each.get(name), str):
+            yield Message(each["step"], each["time"], cut(printable(each[name]), LONGEST))
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with open_file(folder / FILE) as file:
+        with open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))
             lines = file.read(TAIL + 1).split(b"\n")

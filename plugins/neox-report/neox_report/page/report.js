@@ -254,8 +254,9 @@
   const checkpoints = (run) => (run.checkpoints.length ? make("div", {}, named(run),
     table(["checkpoint", "step", "size", "written"], run.checkpoints.map((each) =>
       [each.latest ? `${each.name} (latest)` : each.name, number(each.step), bytes(each.bytes), when(each.time)]), [1, 2])) : null);
-  const samples = (run) => (run.samples.length ? make("div", {}, named(run), ...run.samples.flatMap((each) =>
-    [make("h3", {}, `step ${number(each.step)}`), make("pre", { class: "text" }, each.text)])) : null);
+  const samples = (run) => (run.samples.length ? make("div", {}, named(run), ...run.samples.flatMap((each, at, every) => [
+    each.step === every[at - 1]?.step ? null : make("h3", {}, `step ${number(each.step)}`),
+    make("pre", { class: "text" }, each.text)])) : null);
   const messages = (run) => (run.messages.length ? fold(`messages ${run.name}`, `${run.name}: ${run.messages.length} messages`,
     table(["when", "step", "message"], run.messages.map((each) => [when(each.time), number(each.step), each.text]), [1])) : null);
   const environment = (run) => make("div", {}, named(run), table(["what", "value"], Object.entries(run.environment)));
