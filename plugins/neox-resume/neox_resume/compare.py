@@ -27,11 +27,15 @@ SHOWN = 8
 
 @frozen
 class Saved:
-    """Facts of a checkpoint. state: None where only its weights are taken. run: the plan of the run that wrote it."""
+    """Facts of a checkpoint. state: None where only its weights are taken. run: the plan of the run that wrote it.
+
+    own: the state that each rank's optimizer kept for itself, by the manifest; None: the manifest does not list pieces.
+    """
 
     folder: Path
     state: StoredState | None
     run: Mapping[str, Any]
+    own: frozenset[str] | None
 
 
 def read_saved(folder: Path, *, weights: bool = False) -> Saved:
@@ -42,7 +46,14 @@ def read_saved(folder: Path, *, weights: bool = False) -> Saved:
     manifest, stored, run = read_stored(folder, MANIFEST, STATE, RUN)
     if run.get("format") != 1:
         raise CheckpointError(f"{folder / RUN}: not a run file of format 1")
-    return Saved(folder, None if weights else stored_from_plain(stored, folder, manifest.get("step", -1)), run)
+    state = None if weights else stored_from_plain(stored, folder, manifest.get("step", -1))
+    return Saved(folder, state, run, _own_in(manifest) if manifest.get("format") == 1 else None)
+
+
+def _own_in(manifest: Mapping[str, Any]) -> frozenset[str]:
+    pieces = manifest.get("pieces")
+    own = [each for each in pieces if _at(each, "kind", None) == "own"] if isinstance(pieces, list) else []
+    return frozenset(str(_at(each, "name", "")).partition("/")[2] for each in own)
 
 
 def compared(config: Config, plan: RunPlan, saved: Saved, key: str, *, own: bool) -> Iterator[Problem]:
@@ -141,6 +152,10 @@ def _optimizer_faults(plan: RunPlan, saved: Saved, stored: StoredState, key: str
         if not replaces(value, float(set_to) if type(set_to) is int else set_to):
             message = f"{saved.folder} has {short(repr(value))} as the optimizer's {short(option)}"
             yield f"{message}, which is {set_to} here", key, new
+    if stored.own is not None and saved.own is not None and (apart := saved.own ^ {*stored.own}):
+        names = ", ".join(short(each) for each in sorted(apart)[:SHOWN])
+        message = f"{saved.folder}: its manifest and {STATE} differ about what each rank's optimizer kept for itself"
+        yield f"{message}: {names}", key, new
     now = json.loads(json.dumps(schedule_terms(plan.optim)))
     then = terms_today(stored.schedule, now)
     if plan.checkpoint.schedule_from == "must-match" and now != then:

@@ -40,7 +40,8 @@ def write_state(content: Any) -> None:
     (FOLDER / "state.json").write_text(json.dumps(content))
     files = {name: (FOLDER / name).read_bytes() for name in ("state.json", "run.json")}
     seals = {name: {"size": len(text), "sha256": sha256(text).hexdigest()} for name, text in files.items()}
-    (FOLDER / "manifest.json").write_bytes(sealed({"step": 2, "files": seals}))
+    piece = {"kind": "own", "name": "0/error"}  # of an optimizer with state of each rank
+    (FOLDER / "manifest.json").write_bytes(sealed({"format": 1, "step": 2, "files": seals, "pieces": [piece]}))
 
 
 @pytest.fixture
@@ -54,7 +55,9 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     FOLDER.mkdir(parents=True)
     (FOLDER / "run.json").write_text(json.dumps(to_plain(plan)))
     state = TrainState(step=2, consumed_samples=8, consumed_tokens=256, data_rounds=(400,))
-    write_state(stored_to_plain(StoredState(state, schedule_terms(plan.optim), {}, "0.1.0", 0, {}, [{}, {}])))
+    write_state(
+        stored_to_plain(StoredState(state, schedule_terms(plan.optim), {}, "0.1.0", 0, {}, [{}, {}], ("error",)))
+    )
 
     def _check(*sets: str) -> tuple[Problem, ...]:
         return prepare_run([Path("c.yml")], sets, start=False, checked=True).notes
@@ -123,6 +126,8 @@ SKIPPED = {"at": 2, "to": 0, "first": 4, "last": 6, "by": "guard"}
         (None, "options", [{"weight_decay": float("nan")}, {}], "'weight_decay' cannot be 'nan'"),
         (None, "options", [{"eps": "x"}, {}], "has 'x' as the optimizer's eps, which is"),
         (None, "own", 5, "expected tuple.* @ .*own"),
+        (None, "own", [], "differ about what each rank's optimizer kept for itself: error"),
+        (None, "own", ["error", "x"], "kept for itself: x"),
     ],
 )
 def test_a_state_that_no_run_wrote_is_refused_before_a_rank_starts(
