@@ -43,7 +43,13 @@ from neox_core.api import Component, hookimpl
 
 @hookimpl
 def neox_feed_forwards():
-    return [Component("odd", "odd_parts:make", summary="One that goes wrong.")]
+    return [Component("odd", "odd_parts:make", summary="One that goes wrong.", planner="odd_parts:size")]
+
+
+def size(shape, settings):
+    from neox_gpt.api import FeedForwardSize
+
+    return FeedForwardSize({"inner.weight": (shape.hidden_size,) * 2, "inner.bias": (shape.hidden_size,)})
 
 
 def make(shape, activation, tensor, settings):
@@ -90,13 +96,14 @@ def run(folder: Path, change: str, code: int, more: str = "", **values: Any) -> 
         ("deepspeed", 2, ""),
         ("deepspeed", 2, "zero_optimization: {stage: 3}"),
         ("deepspeed", 2, "pipe-parallel-size: 2"),
+        ("plain", 2, "model-parallel-size: 2"),
     ],
 )
 def test_a_loss_that_becomes_nan_names_the_part_that_made_it(
     engine: str, ranks: int, layout: str, tmp_path: Path
 ) -> None:
     said = run(tmp_path, "made * float('nan')", 6, layout, engine=engine, ranks=ranks)
-    heard = "0, 1" if "pipe" in layout else ranks - 1  # the last stage tells the others its loss
+    heard = "0, 1" if "parallel" in layout else ranks - 1  # the last stage tells its loss, tensor ranks share theirs
     assert f"the loss is nan at step 6 on rank {heard}: the first number that is not finite is what" in said
     assert "layers.1.mlp (feed forward odd-parts:odd 0+" in said
 

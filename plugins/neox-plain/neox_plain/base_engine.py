@@ -24,7 +24,7 @@ from neox_plain.background.writer import Writer
 from neox_plain.clip import clip, counts_here
 from neox_plain.criterion import Criterion
 from neox_plain.factors import factor_of, plain_options, require_matches, scale_gradients
-from neox_plain.first_nonfinite import looking
+from neox_plain.first_nonfinite import first_of, looking
 
 if TYPE_CHECKING:
     from neox_core.contracts.curriculum import Curriculum
@@ -150,8 +150,8 @@ class BaseEngine(ABC):
             loss = self._repeat(self._left_out or self._began)
         last = self._groups.pipe_rank == self._groups.pipe_size - 1  # all stages are told the loss
         if not found and last and not bool(loss.isfinite()):
-            return f"{self._criterion.reference.owner} makes of finite results of the model"
-        return "".join(found)
+            found = [(math.inf, f"{self._criterion.reference.owner} makes of finite results of the model")]
+        return first_of(found, self._groups.model)
 
     def _repeat(self, began: _Began) -> Tensor:
         """Make a step again. Nothing can be trained or saved afterwards. Collective."""
