@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CORE = sorted((ROOT / "neox_core").rglob("*.py"))
 PLUGINS = {path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")}
 PACKAGES = {name.replace("-", "_") for name in PLUGINS}
-WORDS = {"checkpoint", "data", "file", "kernels", "neox", "none", "report", "runs", "text"}
+WORDS = {"checkpoint", "data", "file", "kernels", "neox", "none", "report", "runs", "samples", "text"}
 """Names of components that are words of English or of configs too."""
 NAMES = {
     entry.component.name

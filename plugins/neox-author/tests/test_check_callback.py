@@ -206,15 +206,12 @@ def test_a_fault_of_one_with_the_engine_is_named(
 ) -> None:
     catalog, cls = patience
 
-    class Engined(cls):  # type: ignore[misc]  # of a page
-        def __init__(self, run: Any, context: Any, settings: Any, engine: Any) -> None:
-            super().__init__(run, context, settings)
-            self.engine = engine
+    def make(self: Any, run: Any, context: Any, settings: Any, engine: Any) -> None:
+        cls.__init__(self, run, context, settings)
+        self.engine = engine
 
-        def log(self, step: int, values: Any, losses: Any) -> None:
-            act(self.engine)
-
-    monkeypatch.setattr(import_module("neox_patience.callback"), "Patience", Engined)
+    members = {"__init__": make, "log": lambda self, step, values, losses: act(self.engine)}
+    monkeypatch.setattr(import_module("neox_patience.callback"), "Patience", type("Engined", (cls,), members))
     with pytest.raises(AssertionError, match=clause):
         check_callback(catalog, "patience")
 

@@ -59,7 +59,7 @@ class Scale:
     @property
     def faster(self) -> list[str]:
         """What grows faster than the number of hosts."""
-        # and one, since a rank is no peer of its own
+        # and one: a rank is not counted among its peers
         return [name for name, count in self.counts.items() if self.twice[name] > FASTER * count + 1]
 
 

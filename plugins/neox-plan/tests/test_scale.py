@@ -2,13 +2,14 @@
 
 import json
 import subprocess
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 from neox_plan.scale import BLOCK, GENERATORS, NAMES, scale
 
+from neox_core.contracts.architecture import Shapes
 from neox_core.hooks.loader import load_plugins
 from neox_core.interpreter import python
 from neox_core.plan.resolve import Resolved, prepare_run
@@ -68,10 +69,15 @@ def test_a_checkpoint_of_four_ranks_has_what_was_told(tmp_path: Path, layout: di
     assert found["listed_bytes"] == pytest.approx((folder / "manifest.json").stat().st_size, rel=0.2)
 
 
+def shapes_of(resolved: Resolved) -> Shapes:
+    assert resolved.size is not None
+    return resolved.size.shapes
+
+
 def test_zero_3_cuts_every_tensor_for_every_rank(tmp_path: Path) -> None:
     """Weight, fp32 copy and two states of each, of 16 data-parallel ranks."""
     resolved = resolve(tmp_path, "2x8", zero_optimization={"stage": 3})
-    sizes = [each[0] * (each[1] if len(each) > 1 else 1) for each in resolved.size.shapes.values()]  # type: ignore[union-attr]
+    sizes = [prod(each) for each in shapes_of(resolved).values()]
     assert min(sizes) >= 32
     pieces = 4 * sum(ceil(each / ceil(each / 16)) for each in sizes)
     assert scale(resolved).counts["pieces"] == pieces + GENERATORS * 16
@@ -80,7 +86,7 @@ def test_zero_3_cuts_every_tensor_for_every_rank(tmp_path: Path) -> None:
 def test_zero_1_adds_a_cut_for_each_rank(tmp_path: Path) -> None:
     """One group of vectors and one of all others, each cut once between two ranks, of the fp32 copy and two states."""
     resolved = resolve(tmp_path, "2x8", zero_optimization={"stage": 1})
-    tensors = len(resolved.size.shapes)  # type: ignore[union-attr]
+    tensors = len(shapes_of(resolved))
     pieces = scale(resolved).counts["pieces"] - GENERATORS * 16 - 4 * tensors
     assert 0 < pieces <= 3 * 2 * 15
 
