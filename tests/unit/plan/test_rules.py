@@ -26,6 +26,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "keys_of_the_device",
     "fast_start_reads_files",
     "onnx_has_no_fusion",  # test_kernels.py
+    "a_row_for_each_id",
     "engine_does_what_optimizer_uses",  # tests/unit/checkpoint/test_optimizer_page.py
     "mixers_have_planners",  # plugins/neox-gpt/tests/test_mixers.py
     "mixers_of_shared_blocks",
@@ -96,3 +97,11 @@ def test_an_engine_needs_its_library_where_ranks_can_run(check: Check, monkeypat
 
 def test_the_base_config_has_no_problem(check: Check) -> None:
     assert check() == []
+
+
+@pytest.mark.parametrize(("rows", "refused"), [(256, True), (512, False)])
+def test_the_embedding_has_a_row_for_each_id_of_the_tokenizer(check: Check, rows: int, refused: bool) -> None:
+    """Else a rank says so, after the start. CharLevelTokenizer has 512 ids."""
+    found = check(f"padded-vocab-size={rows}", "tokenizer-type=CharLevelTokenizer", catalog=load_plugins())
+    said = f"error: padded-vocab-size: {rows} is smaller than the tokenizer's 512 ids (leave it out"
+    assert any(said in each for each in found) is refused

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from neox_core.api import Problem
 from neox_core.config.schema.sections.data import DataSection
 from neox_core.config.schema.structure import Config
+from neox_core.contracts.architecture import Untold
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import FusionSection
 from neox_gpt.config.sections.model import ModelSection
+from neox_gpt.config.told import tell
 
 
 @rule("hidden_size", "num_attention_heads", "head_dim")
@@ -80,6 +82,16 @@ def padding_agrees(config: Config, shape: ClusterShape) -> Iterator[Problem]:
         yield config.problem(
             f"{rows} is not a multiple of make-vocab-size-divisible-by {multiple}", "padded-vocab-size"
         )
+
+
+@rule("padded_vocab_size", "tokenizer_type")
+def a_row_for_each_id(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """padded-vocab-size has a row for each id of the tokenizer."""
+    rows = config.section(DataSection).padded_vocab_size
+    for ids in (tell(each, ()) for each in (config.components("tokenizer") if rows else ())):
+        if not isinstance(ids, Untold) and ids > rows:
+            hint = "leave it out, and the tokenizer gives it"
+            yield config.problem(f"{rows} is smaller than the tokenizer's {ids} ids", "padded-vocab-size", hint)
 
 
 @rule("num_kv_heads", "num_attention_heads")
