@@ -1,4 +1,4 @@
-"""`--json` of the commands whose result another program may want, which are all but those in WRITES."""
+"""What commands print with `--json`; tests/contract/test_json.py lists those without."""
 
 import json
 import subprocess
@@ -6,20 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from neox_author.testing import build, load_only
-
-from neox_core.cli.main import neox
-
-WRITES = {  # what they are asked for is a file, a run, or a text
-    *("completion", "train", "elastic", "difficulty"),
-    *("config docs", "config migrate", "config schema", "plugins new"),
-    *("checkpoint export-hf", "checkpoint import-hf", "checkpoint average", "checkpoint export-peft"),
-    *("checkpoint import", "checkpoint import-neox"),
-    *("data index", "data merge", "data prepare", "data train-tokenizer"),
-    "retrieval index",
-}
 
 
 def answer(folder: Path, *arguments: str) -> Any:
@@ -29,23 +17,6 @@ def answer(folder: Path, *arguments: str) -> Any:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def commands(command: click.Command, context: click.Context, name: str = "") -> dict[str, click.Command]:
-    if not isinstance(command, click.Group):
-        return {name: command}
-    found = {}
-    for each in command.list_commands(context):
-        inner = command.get_command(context, each)
-        assert inner is not None
-        found |= commands(inner, click.Context(inner, context, info_name=each), f"{name} {each}".lstrip())
-    return found
-
-
-def test_every_command_that_answers_has_it() -> None:
-    found = commands(neox, click.Context(neox, info_name="neox"))
-    without = {name for name, command in found.items() if not any("--json" in each.opts for each in command.params)}
-    assert without == WRITES
 
 
 @pytest.fixture
