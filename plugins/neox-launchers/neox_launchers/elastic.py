@@ -179,15 +179,14 @@ def _read(run_file: Path, *, shared: bool) -> RunPlan:
 
 def _agent(plan: RunPlan, run_file: Path, log_dir: Path, meeting: Meeting | None) -> Agent:
     cluster = plan.cluster
-    if meeting is None:
-        port = _free_port(cluster.master_port, any_other=True)
-        if cluster.hosts[0].slots == 1:
-            return OneRank(run_file, log_dir, cluster.master_addr, port)
+    if meeting is None and cluster.hosts[0].slots == 1:
+        return OneRank(run_file, log_dir, cluster.master_addr)
     from neox_launchers.torch_agent import torch_agent  # imports torch
 
     if not plan.debug:
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    return torch_agent(cluster, run_file, log_dir, meeting.port if meeting else port, meeting)
+    port = _free_port(cluster.master_port, any_other=True) if meeting is None else meeting.port
+    return torch_agent(cluster, run_file, log_dir, port, meeting)
 
 
 def _free_port(wanted: int, *, any_other: bool) -> int:

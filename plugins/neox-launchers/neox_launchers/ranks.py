@@ -52,11 +52,10 @@ class OneRank:
     run_file: Path
     log_dir: Path
     address: str
-    port: int
     _process: subprocess.Popen[bytes] | None = None
 
     def exits(self) -> list[Exit]:
-        place = {"MASTER_ADDR": self.address, "MASTER_PORT": str(self.port)}
+        place = {"MASTER_ADDR": self.address, "MASTER_PORT": "0"}  # one that is free when the rank needs it
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
         with new_log(self.log_dir, 0).open("wb") as log:
             self._process = subprocess.Popen(

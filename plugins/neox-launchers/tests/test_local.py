@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from neox_author.testing import assert_light, build, check_launcher, example_plan, load_only
+from neox_launchers.ranks import OneRank
 
 from neox_core.errors import ConfigError, UsageError
 
@@ -90,3 +91,12 @@ elastic.main()
 def test_an_agent_and_its_ranks_may_open_as_many_files_as_the_system_allows(tmp_path):
     ran = subprocess.run([sys.executable, "-c", FEW_FILES, tmp_path], capture_output=True, text=True, check=False)
     assert ran.stderr == "(1000, 1000)\n"
+
+
+def test_the_only_rank_of_a_run_takes_a_free_port_itself(monkeypatch, tmp_path):
+    """Two runs that start at the same time would both find `master_port` free, and one of them would fail."""
+    seen = tmp_path / "port"
+    code = f"import os; open({str(seen)!r}, 'w').write(os.environ['MASTER_PORT'])"
+    monkeypatch.setattr("neox_launchers.ranks.command", lambda run_file: (sys.executable, "-c", code))
+    assert OneRank(tmp_path / "run.json", tmp_path / "logs", "127.0.0.1").exits() == []
+    assert seen.read_text() == "0"
