@@ -178,7 +178,10 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
         replaced("shares_of", own_labels, criterion),
         "^two data-parallel ranks trains as one rank: the losses",
     ),
-    "a spread weight counts twice in the norm": (other_norm(2 * SUMMED), r"^a weight spread over .*: (the losses|grad_norm)"),
+    "a spread weight counts twice in the norm": (
+        other_norm(2 * SUMMED),
+        r"^a weight spread over .*: (the losses|grad_norm)",
+    ),
     "a part of a spread weight stands for all": (other_norm(""), r"^a weight spread over .*: grad_norm"),
     "parts of a spread weight are averaged": (
         replaced("spread_of", lambda parameter: None, average),
