@@ -140,7 +140,7 @@ class Evaluator(Protocol):
       wait for the device. The random generators of the process are restored after each call.
     * A name of a number is a word of 300 letters, digits, `_`, `.` and `-` at most, which neither the run nor another
       evaluator has. `valid_<name>_loss` in nats a token and `valid_<name>_perplexity` are shown as the validation loss.
-    * An exception ends the run with an error that names the plugin.
+    * An exception ends the run with an error that names the plugin. One with `measures = False` gives no numbers.
     """
 
     def evaluate(self, step: int) -> Mapping[str, float]:

@@ -107,3 +107,13 @@ def test_a_fault_is_named(worst: Any, monkeypatch: pytest.MonkeyPatch, fault: An
     monkeypatch.setattr(cls, "evaluate", fault)
     with torch.enable_grad(), pytest.raises(AssertionError, match=clause):
         check_evaluator(catalog, "worst")
+
+
+def test_one_that_measures_nothing_gives_no_numbers(worst: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, cls = worst
+    monkeypatch.setattr(cls, "measures", False, raising=False)
+    monkeypatch.setattr(cls, "evaluate", lambda self, step: {"mine": 1.0})
+    with pytest.raises(AssertionError, match="returns no numbers, as `measures` says"):
+        check_evaluator(catalog, "worst")
+    monkeypatch.setattr(cls, "evaluate", lambda self, step: {})
+    check_evaluator(catalog, "worst")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +27,28 @@ FILE = "samples.jsonl"
 class Samples:
     """Measures nothing: the first rank writes texts into the log and into `samples.jsonl` in the folder of the run."""
 
+    measures = False
+
     def __init__(self, run: EvaluationRun, settings: SamplesSettings) -> None:
-        tokenizer = build_tokenizer(run.plan)
-        if tokenizer is None:
+        self.run, self.block = run, settings.samples
+        self.tokenizer: Any = build_tokenizer(run.plan)
+        if self.tokenizer is None and self.block.prompts:
             raise ConfigError("samples has no tokenizer to read prompts with", hint="set tokenizer-type")
-        self.run, self.block, self.tokenizer = run, settings.samples, tokenizer
-        self.architecture = run.plan.architecture.load()[0](run.plan.model)
         self.writes = run.context.groups.world is None or dist.get_rank() == 0
 
     def evaluate(self, step: int) -> dict[str, float]:
-        if self.block.interval is not None and step % self.block.interval:
+        skipped = self.block.interval is not None and step % self.block.interval
+        if skipped or not self.block.prompts:
             return {}
         with self.run.engine.at_hand():
             model = self._whole()
             if self.writes:
                 self._write(step, model)
         return {}
+
+    @cached_property
+    def architecture(self) -> Any:
+        return self.run.plan.architecture.load()[0](self.run.plan.model)
 
     def _write(self, step: int, model: Any) -> None:
         path = Path(self.run.plan.run_dir) / FILE

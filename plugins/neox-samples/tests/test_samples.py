@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neox_author.testing import assert_light
+from neox_author.testing import assert_light, check_evaluator
 
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
@@ -96,3 +96,7 @@ def test_what_cannot_work_is_refused_before_the_start(tmp_path: Path, changed: d
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | SAMPLES | {"data-path": str(tmp_path)} | changed))
     with pytest.raises(ProblemsError, match=said):
         prepare_run([tmp_path / "config.json"], catalog=load_plugins(), start=False)
+
+
+def test_it_keeps_the_contract() -> None:
+    check_evaluator(load_plugins(), "samples")
