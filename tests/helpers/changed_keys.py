@@ -201,6 +201,7 @@ BESIDE: dict[str, Sets] = {
         ("rotary_mscale", "rotary_mscale_all_dim"), (*YARN, "rotary_mscale=0.5", "rotary_mscale_all_dim=0.6")
     ),
     "param_sharing_style": ("num_unique_layers=2",),
+    "tokenizer_type": ("padded_vocab_size=512",),
     "reset_position_ids": TEXT,
     "reset_attention_mask": TEXT,
     "eod_mask_loss": TEXT,

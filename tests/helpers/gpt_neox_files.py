@@ -17,7 +17,7 @@ from attrs import define, field
 from deepspeed_classes import DynamicLossScaler, ForeignPickler, Fragment, ZeroStageEnum
 from torch import Tensor
 
-HIDDEN, HEADS, LAYERS, ROWS, WIDE, LENGTH = 16, 4, 2, 32, 24, 8
+HIDDEN, HEADS, LAYERS, ROWS, WIDE, LENGTH = 16, 4, 2, 512, 24, 8
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 KINDS = ("master", "exp_avg", "exp_avg_sq")
 OPTIMIZERS: dict[str, dict[str, Any]] = {
