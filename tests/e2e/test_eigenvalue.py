@@ -122,7 +122,7 @@ def exact(run: Path, step: int, layer: int) -> float:
         return found
 
     with sdpa_kernel(SDPBackend.MATH):
-        hessian: Any = torch.autograd.functional.hessian(loss, point)
+        hessian: Any = torch.autograd.functional.hessian(loss, point, vectorize=True)
     return float(max(torch.linalg.eigvalsh(hessian).tolist(), key=abs))
 
 
