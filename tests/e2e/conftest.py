@@ -3,14 +3,15 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -20,15 +21,47 @@ TOLD_S = 3
 """How long the processes of a script have to say where they hang, and to end."""
 
 
+class Warm:
+    """A process of warm.py, which runs scripts of this folder without importing anything again."""
+
+    def __init__(self) -> None:
+        argv = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid, self.returncode = 0, None
+
+    def begin(self, argv: list[str], said: str) -> "Warm":
+        job = {"argv": argv, "said": said, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "folder": os.getcwd()}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        self.pid, self.returncode = self._answer(None), None
+        return self
+
+    def wait(self, bound_s: float) -> int:
+        if self.returncode is None:
+            self.returncode = self._answer(bound_s)
+        return self.returncode
+
+    def _answer(self, bound_s: float | None) -> int:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], bound_s)[0]:
+            raise subprocess.TimeoutExpired("warm.py", bound_s or 0)
+        return int(self.process.stdout.readline())
+
+
 @pytest.fixture(scope="session")
-def start() -> Callable[[str, Path, Any], None]:
+def start() -> Iterator[Callable[[str, Path, Any], None]]:
     """`start(script, out, cases)` runs the script; the test fails unless it exits with code 0 within BOUND_S."""
+    warm = Warm()
 
     def start(script: str, out: Path, cases: Any) -> None:
-        argv = [sys.executable, str(Path(__file__).with_name(script)), str(out), json.dumps(cases)]
-        run_bounded(argv, BOUND_S)
+        argv = [str(Path(__file__).with_name(script)), str(out), json.dumps(cases)]
+        with tempfile.NamedTemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+            bounded(warm.begin(argv, said.name), said, BOUND_S)
 
-    return start
+    with contextlib.closing(warm.process.stdin):
+        yield start
 
 
 @pytest.fixture(scope="session", name="run_bounded")
@@ -43,20 +76,23 @@ def run_bounded(argv: list[str], bound_s: float) -> None:
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        process = subprocess.Popen(argv, env=env, stderr=said, start_new_session=True)
-        late = ""
-        try:
-            process.wait(bound_s)
-        except subprocess.TimeoutExpired:
-            late = f"still running after {bound_s:.0f} s; killed\n"
-            signal_group(process.pid, signal.SIGUSR1)  # layouts.py and drive.py print their stacks then
-            time.sleep(min(TOLD_S, bound_s))
-        finally:
-            if process.returncode != 0:  # also the ranks that a failed script has left, and at Ctrl-C
-                signal_group(process.pid, signal.SIGKILL)
-                process.wait(TOLD_S)
-        said.seek(0)
-        told = said.read()
+        bounded(subprocess.Popen(argv, env=env, stderr=said, start_new_session=True), said, bound_s)
+
+
+def bounded(process: "subprocess.Popen[bytes] | Warm", said: IO[str], bound_s: float) -> None:
+    late = ""
+    try:
+        process.wait(bound_s)
+    except subprocess.TimeoutExpired:
+        late = f"still running after {bound_s:.0f} s; killed\n"
+        signal_group(process.pid, signal.SIGUSR1)  # layouts.py and drive.py print their stacks then
+        time.sleep(min(TOLD_S, bound_s))
+    finally:
+        if process.returncode != 0:  # also the ranks that a failed script has left, and at Ctrl-C
+            signal_group(process.pid, signal.SIGKILL)
+            process.wait(TOLD_S)
+    said.seek(0)
+    told = said.read()
     if process.returncode != 0:
         pytest.fail(late + told[-6000:], pytrace=False)
 

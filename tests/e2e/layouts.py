@@ -60,7 +60,7 @@ from neox_core.run.optimizer import build_optimizer
 VOCAB, EOD, SAMPLES = 64, 3, 8
 LR, CLIPPING = 0.003, 0.5
 ENGINES = {"deepspeed": deepspeed.build_engine, "plain": plain.build_engine}
-STEPS = 8
+STEPS = 4
 
 
 # What ranks would each import by themselves, once forked.

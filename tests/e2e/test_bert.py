@@ -1,21 +1,22 @@
 """An encoder in layouts of ranks: the losses of one process, and resumed to the bit."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from neox_author.testing import build, load_only
 
 from neox_core.checkpoint.read import CheckpointReader
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
 from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
 
-NEOX = str(Path(sys.executable).with_name("neox"))
 STEPS, HALFWAY = 6, 3
 CONFIG = """
 architecture: bert
@@ -44,6 +45,7 @@ train_batch_size: 8
 optimizer: {{type: Adam, params: {{lr: 0.01, eps: 1.0e-5}}}}
 lr-decay-style: constant
 train-iters: 6
+monitors: [jsonl]
 eval-interval: 6
 eval-iters: 2
 log-interval: 1
@@ -62,18 +64,9 @@ AGAIN = {"tp2": "tp2", "dp2z2": "tp2"}
 """Runs that continue from step 3: from which layout, in which."""
 
 
-def run(folder: Path, name: str, settings: list[str]) -> None:
-    given = [part for each in (f"save={folder / name}", *settings) for part in ("--set", each)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [NEOX, "train", "config.yml", *given], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bert")
+def out(tmp_path_factory: pytest.TempPathFactory, start: Callable[[str, Path, Any], None]) -> Path:
+    folder, catalog = tmp_path_factory.mktemp("bert"), load_plugins()
     entry = load_only("neox-data-indexed").find("data backend", "mmap")
     writer = entry.load()(build(entry)).create(folder / "toy", 64)
     for document in range(60):
@@ -81,12 +74,20 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.add_document([(7 * document + 3 * place) % 60 for place in range(sum(sizes))], sizes)
     writer.close()
     (folder / "config.yml").write_text(CONFIG.format(folder=folder))
-    run(folder, "one", ["engine=plain", "num_gpus=1"])
-    for name, settings in LAYOUTS.items():
-        run(folder, name, settings)
+
+    def planned(name: str, settings: list[str]) -> tuple[int, str]:
+        """The ranks and the file of a run, as `neox train` plans it."""
+        plan = prepare_run([folder / "config.yml"], [f"save={folder / name}", *settings], catalog=catalog).plan
+        write_runfile(plan, folder / name / "run.json")
+        return plan.cluster.world_size, str(folder / name / "run.json")
+
+    runs = {"one": ["engine=plain", "num_gpus=1"], **LAYOUTS}
+    start("continued.py", folder, [planned(name, settings) for name, settings in runs.items()])
+    again = []
     for first, second in AGAIN.items():
-        start = [f"load={folder / first / f'step-{HALFWAY:08d}'}"]
-        run(folder, f"{first}-{second}-again", [*LAYOUTS[second], *start])
+        load = f"load={folder / first / f'step-{HALFWAY:08d}'}"
+        again.append(planned(f"{first}-{second}-again", [*LAYOUTS[second], load]))
+    start("continued.py", folder, again)
     return folder
 
 

@@ -1,12 +1,16 @@
 """A run with stages of the learning rate and a z-loss, stopped halfway and resumed."""
 
 import json
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_runs import CONFIG, NEOX, PLAIN, make_toy
+from toy_runs import CONFIG, PLAIN, make_toy
+
+from neox_core.hooks.loader import load_plugins
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
 
 pytestmark = pytest.mark.ranks
 
@@ -19,27 +23,28 @@ CYCLE = "cycle_min_lr: 1.0e-3, cycle_max_lr: 1.0e-2, cycle_first_step_size: 6, c
 CYCLE = f"{CYCLE}, decay_step_size: 4, decay_mom_rate: 0.02"
 
 
-def train(folder: Path, save: str, *sets: str, rates: tuple[str, ...] = RATES) -> dict[int, dict[str, Any]]:
-    """What each step of the run has in its log."""
-    words = [word for each in (*SETS, *rates, f"save={folder / save}", *sets) for word in ("--set", each)]
-    done = subprocess.run(
-        [*NEOX, "train", str(folder / "c.yml"), *words, "--resume", "auto"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = map(json.loads, (folder / save / "metrics.jsonl").read_text().splitlines())
-    return {row["step"]: row for row in rows if "loss" in row}
+Start = Callable[[str, Path, Any], None]
+Rows = dict[int, dict[str, Any]]
 
 
-def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
+def train(folder: Path, start: Start, runs: dict[str, tuple[str, ...]]) -> dict[str, Rows]:
+    """What each step of each run has in its log, after what `neox train --resume auto` has ranks do."""
+    catalog, files = load_plugins(), {}
+    for save, sets in runs.items():
+        sets = (*SETS, f"save={folder / save}", *sets)
+        plan = prepare_run([folder / "c.yml"], sets, catalog=catalog, resume="auto").plan
+        files[save] = folder / save / "run.json"
+        write_runfile(plan, files[save])
+    start("continued.py", folder, [(1, str(file)) for file in files.values()])
+    lines = {save: (folder / save / "metrics.jsonl").read_text().splitlines() for save in runs}
+    return {save: {row["step"]: row for row in map(json.loads, lines[save]) if "loss" in row} for save in runs}
+
+
+def test_it_resumes_bit_for_bit(tmp_path: Path, start: Start) -> None:
     make_toy(tmp_path)
     (tmp_path / "c.yml").write_text(CONFIG.format(folder=tmp_path))
-    whole = train(tmp_path, "whole")
-    train(tmp_path, "parts", "exit-interval=11")
-    parts = train(tmp_path, "parts")
+    whole = train(tmp_path, start, {"whole": RATES, "parts": (*RATES, "exit-interval=11")})["whole"]
+    parts = train(tmp_path, start, {"parts": RATES})["parts"]
     names = ("loss", "lr", "objective_z", "objective_cross_entropy")
     assert list(whole) == list(range(1, 23))
     for step, row in whole.items():
@@ -49,25 +54,26 @@ def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert {step: whole[step]["lr"] for step in rates} == pytest.approx(rates)
 
 
-def test_a_momentum_that_cycles_resumes_bit_for_bit(tmp_path: Path) -> None:
+def test_a_momentum_that_cycles_resumes_bit_for_bit(tmp_path: Path, start: Start) -> None:
     """Under both engines, stopped on the way down. It acts: losses differ from those of a run without it."""
     make_toy(tmp_path)
     text = CONFIG.format(folder=tmp_path).replace("lr-decay-style: constant\n", "")
     (tmp_path / "c.yml").write_text(text)
     scheduler = f"scheduler={{type: OneCycle, params: {{{CYCLE}}}}}"
     stays = (scheduler.replace(", decay_mom_rate: 0.02", ", cycle_momentum: false"), PLAIN)
+    cycles = {engine: (scheduler, f"engine={engine}") for engine in ("plain", "deepspeed")}
+    halves = {f"parts-{engine}": (*sets, "exit-interval=11") for engine, sets in cycles.items()}
+    whole = train(tmp_path, start, {**cycles, "without": stays, **halves})
+    parts = train(tmp_path, start, {f"parts-{engine}": sets for engine, sets in cycles.items()})
     by_engine = {}
-    for engine in ("plain", "deepspeed"):
-        cycles = (scheduler, f"engine={engine}")
-        whole = train(tmp_path, f"whole-{engine}", rates=cycles)
-        train(tmp_path, f"parts-{engine}", "exit-interval=11", rates=cycles)
-        parts = train(tmp_path, f"parts-{engine}", rates=cycles)
-        assert list(whole) == list(range(1, 23))
-        for step, row in whole.items():
-            assert (parts[step]["loss"], parts[step]["lr"]) == (row["loss"], row["lr"]), step
-        by_engine[engine] = [row["loss"] for row in whole.values()]
-    without = train(tmp_path, "without", rates=stays)
-    assert [row["lr"] for row in without.values()] == [row["lr"] for row in whole.values()]
+    for engine in cycles:
+        assert list(whole[engine]) == list(range(1, 23))
+        for step, row in whole[engine].items():
+            again = parts[f"parts-{engine}"][step]
+            assert (again["loss"], again["lr"]) == (row["loss"], row["lr"]), step
+        by_engine[engine] = [row["loss"] for row in whole[engine].values()]
+    without = whole["without"]
+    assert [row["lr"] for row in without.values()] == [row["lr"] for row in whole["deepspeed"].values()]
     assert by_engine["deepspeed"] == pytest.approx(by_engine["plain"], rel=1e-5)
     assert by_engine["plain"][0] == without[1]["loss"]
     assert abs(by_engine["plain"][11] - without[12]["loss"]) > 1e-4

@@ -25,7 +25,7 @@ STEPS, ROWS, BATCH = 4, 16, 4
 BASE = f"""
 device: cpu
 num-layers: 2
-hidden-size: 8
+hidden-size: 4
 num-attention-heads: 2
 seq-length: 8
 max-position-embeddings: 8

@@ -128,7 +128,7 @@ HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2
 IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
 
 # A run that changes its layout in the middle. Each writes halfway; the others go on from there, or write it again.
-HALFWAY, WHOLE = 4, 8
+HALFWAY, WHOLE = 2, 4
 SWAP: dict[str, Any] = {
     "position": "rotary",
     "activation": "swiglu",
