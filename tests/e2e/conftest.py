@@ -28,10 +28,11 @@ class Warm:
         argv = [sys.executable, str(Path(__file__).with_name("warm.py"))]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid, self.returncode = 0, None
+        self.pid = 0
+        self.returncode: int | None = None
 
     def begin(self, argv: list[str], said: str) -> "Warm":
-        job = {"argv": argv, "said": said, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "folder": os.getcwd()}
+        job = {"argv": argv, "said": said, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "folder": str(Path.cwd())}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()

@@ -31,8 +31,8 @@ def train(folder: Path, start: Start, runs: dict[str, tuple[str, ...]]) -> dict[
     """What each step of each run has in its log, after what `neox train --resume auto` has ranks do."""
     catalog, files = load_plugins(), {}
     for save, sets in runs.items():
-        sets = (*SETS, f"save={folder / save}", *sets)
-        plan = prepare_run([folder / "c.yml"], sets, catalog=catalog, resume="auto").plan
+        given = (*SETS, f"save={folder / save}", *sets)
+        plan = prepare_run([folder / "c.yml"], given, catalog=catalog, resume="auto").plan
         files[save] = folder / save / "run.json"
         write_runfile(plan, files[save])
     start("continued.py", folder, [(1, str(file)) for file in files.values()])

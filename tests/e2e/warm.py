@@ -8,9 +8,11 @@ import json
 import os
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forks import forked
 from layouts import warm_up
 
 
@@ -30,22 +32,9 @@ def run_script(job: dict[str, Any]) -> None:
 def main() -> None:
     warm_up()
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                run_script(json.loads(line))
-                code = 0
-            except SystemExit as error:
-                code = error.code if isinstance(error.code, int) else bool(error.code)
-                os.write(2, f"{error.code}\n".encode() if isinstance(error.code, str) else b"")
-            except BaseException:
-                sys.excepthook(*sys.exc_info())
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        print(child, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        child = forked(partial(run_script, json.loads(line)))
+        os.write(1, f"{child}\n".encode())
+        os.write(1, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
     os._exit(0)  # without what libraries say of themselves when they are torn down
 
 
