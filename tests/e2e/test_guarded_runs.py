@@ -19,7 +19,7 @@ from neox_core.plan.runfile import ComponentRef, RunPlan, write_runfile
 
 pytestmark = pytest.mark.ranks
 
-STEPS, BATCH = 60, 4
+STEPS, BATCH = 45, 4
 BASE = f"""
 engine: plain
 device: cpu
@@ -39,7 +39,7 @@ warmup: 0.0
 hidden-dropout: 0.1
 train_batch_size: {BATCH}
 train-iters: {STEPS}
-eval-interval: 20
+eval-interval: 15
 eval-iters: 1
 log-interval: 3
 save-interval: 5

@@ -56,6 +56,11 @@ def _of_the_curve(config: Any) -> Iterator[Problem]:
             if not floor <= rate <= optimizer.settings.lr:
                 said = f"stage {number} ends at {rate:g}, and rates are from min-lr, {floor:g}, to the peak,"
                 yield config.problem(f"{said} {optimizer.settings.lr:g}", "lr_stages", "change `to`, min-lr or lr")
+    alike = name in ("constant", "linear") or (name == "cosine" and not floor)
+    if alike and not config.value("warmup") and config.is_set("lr_decay_version"):
+        yield config.problem(
+            "does nothing: without a warm-up both curves are the same", "lr_decay_version", severity="note"
+        )
     if name == "inverse-sqrt" and not config.value("warmup"):
         yield config.problem(
             "without a warm-up the second update has 0.7 of the peak, the tenth 0.3",

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from neox_lr import schedules
+from neox_lr.curve_settings import CurveSettings
 
 from neox_core.config.report import ProblemsError
+from neox_core.contracts.optim import ScheduleShape
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import Resolved, prepare_run
 
@@ -45,6 +48,29 @@ def test_an_inverse_square_root_needs_a_warmup(tmp_path: Path) -> None:
     assert not any(
         "0.7 of the peak" in each.message for each in resolved(tmp_path, "lr-decay-style=inverse-sqrt").notes
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "floor", "noted"),
+    [
+        ("linear", 0, 0.0, True),
+        ("constant", 0, 1e-4, True),
+        ("cosine", 0, 0.0, True),
+        ("cosine", 0, 1e-4, False),
+        ("exponential", 0, 0.0, False),
+        ("linear", 10, 0.0, False),
+    ],
+)
+def test_the_older_curve_is_another_one_or_that_is_said(
+    tmp_path: Path, name: str, warmup: int, floor: float, noted: bool
+) -> None:
+    """Here of 100 steps, of which the decay takes 80."""
+    sets = (f"lr-decay-style={name}", f"warmup={warmup / 80}", f"min-lr={floor}", "lr-decay-iters=80")
+    said = [each.message for each in resolved(tmp_path, *sets, "lr-decay-version=1").notes]
+    assert any("both curves are the same" in each for each in said) == noted
+    shape, curve = ScheduleShape(1e-3, floor, warmup, 80, 100), getattr(schedules, name)
+    older, newer = (curve(shape, CurveSettings(lr_decay_version=version)) for version in (1, 2))
+    assert ([older(step) for step in range(100)] == [newer(step) for step in range(100)]) == noted
 
 
 @pytest.mark.parametrize("key", ["lr-decay-version=1", "lr-wsd-decay-fraction=0.2"])

@@ -1,0 +1,24 @@
+"""Run two commands at once: `at_once.py COMMAND -- COMMAND`. Each shows what it said in one piece; both have to succeed.
+
+For tests with deadlines, which mostly wait, beside tests that compute.
+"""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from plugins_from_wheels import run
+
+
+def failed(argv: list[str]) -> int:
+    try:
+        run(*argv)
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    at = sys.argv.index("--")
+    with ThreadPoolExecutor(2) as pool:
+        sys.exit(max(pool.map(failed, (sys.argv[1:at], sys.argv[at + 1 :]))))
