@@ -1,4 +1,4 @@
-"""Run two commands at once: `at_once.py COMMAND -- COMMAND`. Each shows what it said in one piece; both have to succeed.
+"""Run two commands at once: `at_once.py COMMAND -- COMMAND`. Each shows what it said in one piece; both must succeed.
 
 For tests with deadlines, which mostly wait, beside tests that compute.
 """

@@ -43,7 +43,6 @@ CONFIG: dict[str, Any] = {
 }
 SAMPLES = {"evaluators": ["samples"], "samples": {"prompts": PROMPTS, "interval": 4}}
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "one rank": {},
     "tensor": {"num_gpus": 2, "model-parallel-size": 2},
     "zero-3": {"num_gpus": 2, "engine": "deepspeed", "zero_optimization": {"stage": 3}},
 }
