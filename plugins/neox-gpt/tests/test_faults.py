@@ -176,6 +176,14 @@ def test_the_numbers_of_a_feed_forward_are_its_fault(change: Any, said: str, bui
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize("attribute", ["auxiliary_losses", "auxiliary_metrics"])
+def test_a_feed_forward_has_a_thousand_numbers_at_most(attribute: str, plan: GPTPlan, monkeypatch: Any) -> None:
+    monkeypatch.setattr(FeedForward, attribute, tuple(map(str, range(1001))), raising=False)
+    said = f"^feed forward neox-odd:odd 1.0: its {attribute} are 1,001 numbers: a component gives 1,000 at most"
+    with pytest.raises(PluginError, match=said):
+        build_model(planned(plan, "feed forward"), 96, CONTEXT)
+
+
 def test_activations_that_are_computed_again_are_looked_at_too(build: Any) -> None:
     calls = iter(range(100))
     model = build("mixer", lambda x: x.double() if next(calls) >= 2 else x, recompute=RecomputePlan(1))

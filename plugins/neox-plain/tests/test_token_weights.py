@@ -99,3 +99,23 @@ def test_passes_are_counted_with_those_that_have_no_gradients() -> None:
     with torch.no_grad():
         compute(lambda tokens: Outputs())
     assert criterion.passes == 2 + 2 / 3
+
+
+class MeasuresMuch(RaisesInWeights):
+    count: ClassVar[int] = 1000
+
+    def loss(self, run: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Loss:
+        return Loss(torch.zeros(()), {str(each): torch.zeros(()) for each in range(self.count)})
+
+
+def test_an_objective_has_a_thousand_metrics_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute() -> None:
+        criterion = Criterion(ComponentRef("objective", "much", "mine", "1", f"{__name__}:MeasuresMuch"), None)
+        criterion.of(Batch(torch.zeros(1, 2, dtype=torch.int64), None, None))(lambda tokens: tokens)
+
+    compute()
+    monkeypatch.setattr(MeasuresMuch, "count", 1001)
+    with pytest.raises(
+        PluginError, match=r"mine:much 1: loss\(\) gives 1,001 metrics: a component gives 1,000 at most"
+    ):
+        compute()
