@@ -63,8 +63,8 @@ RESUMED = {
     "fp32-plain": ({}, None, 2),
     "autocast-z0": ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, 0, 2),
 }
-# Without dropout, for 20 steps: ZeRO stage, ranks, micro-batches accumulated, keys.
-CALM = {"hidden-dropout": 0.0, "attention-dropout": 0.0, "train-iters": 20, "save-interval": 10}
+# Without dropout, for 12 steps: ZeRO stage, ranks, micro-batches accumulated, keys.
+CALM = {"hidden-dropout": 0.0, "attention-dropout": 0.0, "train-iters": 12, "save-interval": 6}
 CPU = {"device": "cpu"}
 HPZ = {"zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 100}
 EQUAL: dict[str, tuple[int, int, int, dict[str, object]]] = {
@@ -81,7 +81,7 @@ EQUAL: dict[str, tuple[int, int, int, dict[str, object]]] = {
     "zero-3-hpz": (3, 2, 1, HPZ),
     "zero-3-offloaded": (3, 2, 1, {"offload_optimizer": CPU, "offload_param": CPU}),
 }
-# Resumed at step 10 from the checkpoint of another run, on another number of ranks or another stage.
+# Resumed at step 6 from the checkpoint of another run, on another number of ranks or another stage.
 MOVED = {
     "to-1-rank": ("zero", 1, 1, 2),
     "to-1-rank-z0": ("zero", 0, 1, 1),
@@ -194,7 +194,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         block = {"zero_optimization": {"stage": zero, **keys}}
         first[ranks].append(lab.plan(name, ranks, zero, accumulation, **CALM, **block))
     for name, (source, zero, ranks, accumulation) in MOVED.items():
-        load = str(lab.folder / source / "step-00000010")
+        load = str(lab.folder / source / "step-00000006")
         block = {"zero_optimization": {"stage": zero, **(HPZ if name == "3-to-hpz" else {})}}
         then[ranks].append(lab.plan(name, ranks, zero, accumulation, load=load, **CALM, **block))
     lab.drive(launches + [lab.launch(ranks, files) for some in (first, then) for ranks, files in some.items()])
@@ -226,7 +226,7 @@ def test_dropout_matters(lab: Lab) -> None:
 
 @pytest.mark.parametrize("name", [name for name in EQUAL if name != "plain"])
 def test_every_layout_trains_the_same(lab: Lab, name: str) -> None:
-    _assert_close(lab.weights(name, 20), lab.weights("plain", 20))
+    _assert_close(lab.weights(name, 12), lab.weights("plain", 12))
     mine, right = (list(lab.seen(run)["losses"].values()) for run in (name, "plain"))
     if EQUAL[name][1] == 1:  # one rank sees the whole batch
         assert mine == pytest.approx(right, rel=1e-5)
@@ -235,14 +235,14 @@ def test_every_layout_trains_the_same(lab: Lab, name: str) -> None:
 
 @pytest.mark.parametrize("name", MOVED)
 def test_another_layout_goes_on(lab: Lab, name: str) -> None:
-    _assert_close(lab.weights(name, 20), lab.weights("plain", 20))
+    _assert_close(lab.weights(name, 12), lab.weights("plain", 12))
     notes = lab.seen(name)["notes"]
     assert any("random" in note for note in notes) == (MOVED[name][2] != 2)
 
 
 def test_a_checkpoint_of_zero_3_has_a_part_of_each_weight_per_rank_or_all_of_it(lab: Lab) -> None:
     for name, parts in {"zero-3": 2, "zero-3-groups": 1}.items():
-        reader = CheckpointReader(lab.folder / name / "step-00000020")
+        reader = CheckpointReader(lab.folder / name / "step-00000012")
         pieces = [piece for piece in reader.manifest.pieces if piece.name == "embedding.weight"]
         assert sum(piece.kind == "weight" for piece in pieces) == parts
         assert sum(piece.state == "exp_avg" for piece in pieces) == 2
@@ -252,7 +252,7 @@ def test_zero_1_shards(lab: Lab) -> None:
     """Two ranks hold about half of the optimizer's state each; at ZeRO 0 both hold all of it."""
     assert lab.seen("zero")["optimizer"] == "sharded"
     assert lab.seen("ranks")["optimizer"] == "replicated"
-    sizes = [file.stat().st_size for file in (lab.folder / "zero" / "step-00000020").glob("*.optimizer.safetensors")]
+    sizes = [file.stat().st_size for file in (lab.folder / "zero" / "step-00000012").glob("*.optimizer.safetensors")]
     assert len(sizes) == 2
     assert max(sizes) < 1.3 * min(sizes)
 

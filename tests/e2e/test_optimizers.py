@@ -18,7 +18,7 @@ from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
 
-STEPS, HALF = 8, 4
+STEPS, HALF = 6, 3
 CLIPPING = 0.5
 # A key's bias has no gradient but rounding, which adaptive steps would divide by itself: the model has no such biases.
 MODEL: dict[str, Any] = {"position": "rotary", "attention_bias": False, "steps": STEPS}

@@ -6,6 +6,7 @@ code: a page for each command, and the reference of keys with a page for each ar
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -49,6 +50,8 @@ def write_site(folder: Path, root: Path = ROOT) -> None:
     tops = [root / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     for page in [*root.glob("docs/**/*.md"), *root.glob("plugins/*/README.md"), *tops]:
         _write(pages / page.relative_to(root), page.read_text("utf-8"))
+    for picture in root.glob("docs/*.png"):
+        shutil.copy(picture, pages / "docs")
     home = (root / "docs/index.md").read_text("utf-8")
     _write(pages / "index.md", RELATIVE.sub("](docs/", home).replace("](docs/../", "]("))
     areas = write_areas(pages)
