@@ -45,14 +45,24 @@ def later(faults: list[AssertionError]) -> Iterator[None]:
         faults.append(error)
 
 
-def hold_same(clause: str, got: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float = 1e-9) -> None:
-    """Raise AssertionError with the clause and the first tensor that differs; tolerance 0: the same bits."""
+def hold_same(
+    clause: str,
+    got: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    tolerance: float = 1e-9,
+    noise: Mapping[str, float] | None = None,
+) -> None:
+    """Raise AssertionError with the clause and the first tensor that differs; tolerance 0: the same bits.
+
+    noise: how far each may be off, where that is more
+    """
     for name, value in wanted.items():
-        near = got[name].shape == value.shape and (
-            torch.equal(got[name], value)
-            if tolerance == 0
-            else bool((got[name] - value).abs().amax() <= tolerance * (1 + value.abs().amax()))
-        )
-        if not near:
-            raise AssertionError(f"{clause}: {name} differs")
+        if got[name].shape != value.shape:
+            raise AssertionError(f"{clause}: {name} differs: it is {list(got[name].shape)}, not {list(value.shape)}")
+        if torch.equal(got[name], value):
+            continue
+        far, most = float((got[name] - value).abs().amax()), tolerance * (1 + float(value.abs().amax()))
+        most = max(most, (noise or {}).get(name, 0.0))
+        if not tolerance or not far <= most:
+            raise AssertionError(f"{clause}: {name} differs by {far:.2g}, where {most:.2g} is allowed")
     hold(True, clause)
