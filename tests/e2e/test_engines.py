@@ -49,7 +49,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 ONLY = {"tp2": ("dropout", "llama"), "tp2sp": ("llama", "documents"), "tp2dp2": ("documents",)}
 CASES = [(layout, form) for layout in LAYOUTS for form in ONLY.get(layout, tuple(FORMS))]
-HALFWAY, WHOLE = 4, 8
+HALFWAY, WHOLE = 2, 4
 # layout -> the engines of the first and the second half of a run
 SWAPS = [(layout, *pair) for layout in ("alone", "dp2") for pair in (ENGINES, ENGINES[::-1], ("plain", "plain"))]
 
