@@ -117,7 +117,13 @@ def test_layouts_and_mixers_in_one_list(resolve: Resolve) -> None:
 @pytest.mark.parametrize("sets", [(MIXED,), (ONLY, "pos-emb=none")])
 def test_documents_reach_it(resolve: Resolve, sets: tuple[str, ...]) -> None:
     """With reset-attention-mask a document gives what it gives alone, in a model too."""
-    plan = resolve(*sets, "tokenizer-type=CharLevelTokenizer", "reset-attention-mask=true", "reset-position-ids=true")
+    plan = resolve(
+        *sets,
+        "tokenizer-type=CharLevelTokenizer",
+        "padded-vocab-size=512",
+        "reset-attention-mask=true",
+        "reset-position-ids=true",
+    )
     model = build_model(plan.plan.model, 64, ALONE, eod=0).eval()
     tokens = torch.tensor([[5, 9, 3, 0, 7, 7, 2, 8]])
     whole, alone = model.logits(tokens), model.logits(tokens[:, 4:])
