@@ -27,7 +27,7 @@ WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
 """Whose tests expect something within a time: they are tested by themselves."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
-FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-autotuning", "neox-hf")
+FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-retrieval", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
 
 
