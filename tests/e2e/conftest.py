@@ -61,8 +61,8 @@ def start() -> Iterator[Callable[[str, Path, Any], None]]:
         with tempfile.NamedTemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             bounded(warm.begin(argv, said.name), said, BOUND_S)
 
-    with contextlib.closing(warm.process.stdin):
-        yield start
+    yield start
+    warm.process.communicate()  # it ends with its input
 
 
 @pytest.fixture(scope="session", name="run_bounded")

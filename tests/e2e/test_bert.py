@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from neox_author.testing import build, load_only
+from toy_runs import plan_run
 
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import write_runfile
 from neox_core.plan.stored.saved import find_checkpoint
 
 pytestmark = pytest.mark.ranks
@@ -76,10 +75,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, start: Callable[[str, Path, An
     (folder / "config.yml").write_text(CONFIG.format(folder=folder))
 
     def planned(name: str, settings: list[str]) -> tuple[int, str]:
-        """The ranks and the file of a run, as `neox train` plans it."""
-        plan = prepare_run([folder / "config.yml"], [f"save={folder / name}", *settings], catalog=catalog).plan
-        write_runfile(plan, folder / name / "run.json")
-        return plan.cluster.world_size, str(folder / name / "run.json")
+        return plan_run(folder / "config.yml", folder / name, settings, catalog)
 
     runs = {"one": ["engine=plain", "num_gpus=1"], **LAYOUTS}
     start("continued.py", folder, [planned(name, settings) for name, settings in runs.items()])

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_runs import CONFIG, PLAIN, make_toy
+from toy_runs import CONFIG, PLAIN, make_toy, plan_run
 
 from neox_core.hooks.loader import load_plugins
-from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import write_runfile
 
 pytestmark = pytest.mark.ranks
 
@@ -29,13 +27,9 @@ Rows = dict[int, dict[str, Any]]
 
 def train(folder: Path, start: Start, runs: dict[str, tuple[str, ...]]) -> dict[str, Rows]:
     """What each step of each run has in its log, after what `neox train --resume auto` has ranks do."""
-    catalog, files = load_plugins(), {}
-    for save, sets in runs.items():
-        given = (*SETS, f"save={folder / save}", *sets)
-        plan = prepare_run([folder / "c.yml"], given, catalog=catalog, resume="auto").plan
-        files[save] = folder / save / "run.json"
-        write_runfile(plan, files[save])
-    start("continued.py", folder, [(1, str(file)) for file in files.values()])
+    catalog = load_plugins()
+    planned = [plan_run(folder / "c.yml", folder / save, (*SETS, *runs[save]), catalog, "auto") for save in runs]
+    start("continued.py", folder, planned)
     lines = {save: (folder / save / "metrics.jsonl").read_text().splitlines() for save in runs}
     return {save: {row["step"]: row for row in map(json.loads, lines[save]) if "loss" in row} for save in runs}
 

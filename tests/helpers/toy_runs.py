@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 from neox_author.testing import build, load_only
 
+from neox_core.plan.resolve import prepare_run
+from neox_core.plan.runfile import write_runfile
+
 NEOX = [str(Path(sys.executable).with_name("neox"))]
 VOCAB = 64
 
@@ -104,6 +107,13 @@ def make_toy(folder):
         )
     )
     return folder
+
+
+def plan_run(config, save, sets, catalog, resume="must"):
+    """Write what `neox train` would have ranks do, and return a run of continued.py: its ranks and this file."""
+    plan = prepare_run([config], [f"save={save}", *sets], catalog=catalog, resume=resume).plan
+    write_runfile(plan, save / "run.json")
+    return plan.cluster.world_size, str(save / "run.json")
 
 
 class Run:

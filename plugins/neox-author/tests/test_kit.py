@@ -33,5 +33,7 @@ def test_a_tensor_that_is_too_far_off_is_named_with_how_far() -> None:
         with pytest.raises(AssertionError, match=f"^it is the same: b differs by 0.0002, where {allowed} is allowed$"):
             hold_same("it is the same", got, wanted, 1e-5, noise)
     hold_same("it is the same", got, wanted, 1e-5, {"b": 3e-4})
+    with pytest.raises(AssertionError, match=r"^it is the same: c differs$"):
+        hold_same("it is the same", {"c": torch.tensor([True])}, {"c": torch.tensor([False])}, 0)
     with pytest.raises(AssertionError, match=r"^it is the same: b differs: it is \[3\], not \[2\]$"):
         hold_same("it is the same", got, {"b": torch.zeros(2)}, 1e-5)

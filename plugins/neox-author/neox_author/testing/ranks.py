@@ -61,8 +61,10 @@ def hold_same(
             raise AssertionError(f"{clause}: {name} differs: it is {list(got[name].shape)}, not {list(value.shape)}")
         if torch.equal(got[name], value):
             continue
+        if tolerance == 0:
+            raise AssertionError(f"{clause}: {name} differs")
         far, most = float((got[name] - value).abs().amax()), tolerance * (1 + float(value.abs().amax()))
         most = max(most, (noise or {}).get(name, 0.0))
-        if not tolerance or not far <= most:
+        if not far <= most:
             raise AssertionError(f"{clause}: {name} differs by {far:.2g}, where {most:.2g} is allowed")
     hold(True, clause)
