@@ -1,6 +1,7 @@
 """Run two commands at once: `at_once.py COMMAND -- COMMAND`. Each shows what it said in one piece; both must succeed.
 
-For tests with deadlines, which mostly wait, beside tests that compute.
+For tests that compute, and beside them, in the second, those with deadlines, which mostly wait and come first where
+processors are short.
 """
 
 import subprocess
@@ -10,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from plugins_from_wheels import run
 
 
-def failed(argv: list[str]) -> int:
+def failed(argv: list[str], behind: bool) -> int:
     try:
-        run(*argv)
+        run(*argv, behind=behind)
     except subprocess.CalledProcessError as error:
         return error.returncode
     return 0
@@ -21,4 +22,4 @@ def failed(argv: list[str]) -> int:
 if __name__ == "__main__":
     at = sys.argv.index("--")
     with ThreadPoolExecutor(2) as pool:
-        sys.exit(max(pool.map(failed, (sys.argv[1:at], sys.argv[at + 1 :]))))
+        sys.exit(max(pool.map(failed, (sys.argv[1:at], sys.argv[at + 1 :]), (True, False))))

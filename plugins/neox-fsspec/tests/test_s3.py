@@ -26,7 +26,8 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import StorePlan
 from neox_core.plan.stored.saved import RUN, STATE, seals_of
 
-KILLS = 30
+KILLS, MOVED = 20, 4
+"""At least, of uploads before their end, and of those after which the newest checkpoint is what was uploaded."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,18 +103,16 @@ def test_uploads_that_are_killed_leave_the_last_checkpoint(tmp_path: Path) -> No
     with saving(tmp_path) as save:
         assert save(1, 0.0)
         assert save(1, 0.0)
-        last, ended, moved = 1, 0, 0
-        for _ in range(KILLS):
+        last, killed, moved = 1, 0, 0
+        while killed < KILLS or moved < MOVED:
             step = draw.choice((last, min(3, last + 1), 3))
             done = save(step, draw.uniform(0.01, 1.2))
             found = whole(tmp_path)
             assert found == step or (found == last and not done)
-            ended, moved, last = ended + done, moved + (found != last), found
+            killed, moved, last = killed + (not done), moved + (found != last), found
             if last == 3:
                 start_over(tmp_path, save)
                 last = 1
-    assert moved > 3
-    assert ended < KILLS - 10
 
 
 @pytest.mark.parametrize("step", [1, 2])
