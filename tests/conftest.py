@@ -18,12 +18,14 @@ from typing import Any
 
 import pytest
 import tomli
+from keep_failures import pytest_terminal_summary
 
 from neox_core.hooks import component
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
 
+__all__ = ["pytest_terminal_summary"]
 ROOT = Path(__file__).resolve().parent.parent
 LIGHT_LIBRARIES = (
     "attr",
@@ -50,21 +52,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Of tests with and without ranks, `-k` may pick none."""
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.option.keyword:
         session.exitstatus = pytest.ExitCode.OK
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Keep what failed for the end of `make test`, whose jobs write at the same time: NEOX_FAILURES is the file."""
-    kept = os.environ.get("NEOX_FAILURES")
-    if not kept:
-        return
-    reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
-    causes: dict[str, list[str]] = {}
-    for report in reports:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        causes.setdefault(crash.message if crash else str(report.longrepr), []).append(report.nodeid)
-    with Path(kept).open("a", encoding="utf-8") as file:
-        for cause, tests in causes.items():
-            file.write(f"{tests[0]}{f' and {len(tests) - 1} more' if tests[1:] else ''}:\n{cause[-1000:]}\n")
 
 
 class Site:

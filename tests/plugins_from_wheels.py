@@ -13,7 +13,6 @@ import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 
 import tomli
@@ -26,7 +25,9 @@ BEHIND = ("nice", "-n", "10")
 AT_ONCE = 2
 """Plugins that are tested beside each other."""
 WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
-"""Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest."""
+"""Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest. Those that
+fail then are tried once more at the end, when nothing else runs.
+"""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-retrieval", "neox-autotuning", "neox-hf")
@@ -58,8 +59,10 @@ def build_wheel(source: Path, wheels: Path) -> Path:
     return folder
 
 
-def run_tests(folder: Path, outside: Path, python: Path | str = sys.executable, *, behind: bool = False) -> None:
-    options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "no:cacheprovider")
+def run_tests(
+    folder: Path, outside: Path, python: Path | str = sys.executable, *more: str, behind: bool = False
+) -> None:
+    options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, *(more or ("-p", "no:cacheprovider")))
     run(python, "-m", "pytest", *options, folder, cwd=outside, behind=behind)
 
 
@@ -88,7 +91,19 @@ def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
         needed += [other for other in stated_by(each) if each in built and other not in needed]
     python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))
     run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
-    run_tests(ROOT / "plugins" / name / "tests", outside, python, behind=name not in WITH_DEADLINES)
+    folder, timed = ROOT / "plugins" / name / "tests", name in WITH_DEADLINES
+    run_tests(folder, outside, python, *(remembering(built[name]) if timed else ()), behind=not timed)
+
+
+def try_again(name: str, built: Mapping[str, Path], outside: Path) -> None:
+    """Only those tests that failed."""
+    sys.stdout.write(f"{name}: once more, with nothing beside it, what failed\n")
+    folder, python = ROOT / "plugins" / name / "tests", built[name] / "python" / "bin" / "python"
+    run_tests(folder, outside, python, *remembering(built[name]), "--last-failed")
+
+
+def remembering(folder: Path) -> tuple[str, ...]:
+    return ("-o", f"cache_dir={folder / 'cache'}")
 
 
 def failing(names: Iterable[str], test: Callable[[str], None], at_once: int) -> list[str]:
@@ -122,7 +137,8 @@ def main() -> None:
     timed = [name for name in names if name in WITH_DEADLINES]
     rest = sorted((name for name in names if name not in timed), key=lambda name: name not in FIRST)
     with ThreadPoolExecutor() as lanes:
-        failed = [*chain.from_iterable(lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE)))]
+        late, failed = lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE))
+    failed += failing(late, lambda name: try_again(name, built, outside), 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")
     run_tests(ROOT / "tests" / "installed", outside)

@@ -46,7 +46,7 @@ save: s3://bucket/run
 
 def neox(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "neox_core", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -74,7 +74,7 @@ class Run:
         assert all((self.folder / name).exists() for name in names), self.process.communicate()
 
     def end(self, *, quiet: bool = True) -> tuple[int, dict]:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=300)
         assert (out if quiet else "", re.sub(r"waiting for .* of 2 hosts\n", "", err)) == ("", "")
         failure = self.folder / "failure.json"
         return self.process.returncode, json.loads(failure.read_text()) if failure.exists() else {}

@@ -22,7 +22,7 @@ def launch(folder, plan):
     write_runfile(plan, run_file)
     command = entry.load()(plan, run_file, build(entry))
     env = {**os.environ, **command.env}
-    return subprocess.run(command.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -180,5 +180,5 @@ def test_the_only_rank_is_asked_once_to_stop(tmp_path, rank_code):
     for number in (signal.SIGINT, signal.SIGTERM):
         agent.send_signal(number)
         time.sleep(0.2)
-    assert agent.communicate(timeout=60)[0] == "1\n"
+    assert agent.communicate(timeout=300)[0] == "1\n"
     assert agent.returncode == 0

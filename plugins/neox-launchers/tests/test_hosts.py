@@ -38,7 +38,7 @@ def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_pat
     try:
         run.wait_for(*ALL)
         found = json.loads((run.folder / "env2").read_text())
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while (run.folder / PRIVATE).exists():
             assert time.monotonic() < until, "the file is left though the hosts have met"
             time.sleep(0.05)
@@ -165,7 +165,7 @@ def test_the_ranks_end_when_nobody_is_there_any_more(tmp_path, monkeypatch):
     run.process.kill()
     for pid in agents.stdout.split():
         os.kill(int(pid), signal.SIGKILL)  # pdsh, as by a second Ctrl-C: only the ends of the pipes tell the hosts
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not all((run.folder / f"left{rank}").exists() for rank in range(3)):
         time.sleep(0.05)
     assert all((run.folder / f"left{rank}").read_text() == "1" for rank in range(3))

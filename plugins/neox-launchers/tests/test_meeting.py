@@ -135,7 +135,7 @@ def test_a_host_whose_first_host_is_gone_looks_why(port, there, kind, monkeypatc
         time.sleep(1)
         request.there = there
         first.kill()
-        assert type(error.exception(timeout=20)) is kind
+        assert type(error.exception(timeout=60)) is kind
     first.communicate()
     assert there or "h1 has lost h0 before all had met: " in str(error.exception())
 
@@ -163,7 +163,7 @@ def test_a_first_host_that_leaves_is_lost_unless_all_ranks_have_ended_well(port,
     time.sleep(1)
     first.kill()
     first.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not here.broken and time.monotonic() < deadline:
         time.sleep(0.05)
     assert here.broken
