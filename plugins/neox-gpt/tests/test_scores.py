@@ -105,7 +105,27 @@ def test_later_queries_equal_the_textbook(name: str, new: int) -> None:
     )
 
 
-def test_what_is_held_grows_with_the_rows_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [1, 3, 64, 100, 300, 700])
+@pytest.mark.parametrize("behind", [2, 63, 64, 65, 500])
+def test_windows_of_any_width_are_those_of_a_mask(window: int, behind: int) -> None:
+    seq = window + behind
+    query, key, value = drawn(2, 4, seq, 6, seed=0), drawn(2, 2, seq, 6, seed=1), drawn(2, 2, seq, 6, seed=2)
+    back = torch.arange(seq)[:, None] - torch.arange(seq)
+    hidden = (back < 0) | (back > window)
+    keys, values = (each.repeat_interleave(2, 1) for each in (key, value))
+    expected = (0.6 * query @ keys.mT).masked_fill(hidden, -math.inf).softmax(-1) @ values
+    got = attend(query, key, value, Request(scale=0.6, window=window))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    grad = drawn(*got.shape, seed=3)
+    wanted = torch.autograd.grad(expected, (query, key, value), grad)
+    found = torch.autograd.grad(got, (query, key, value), grad)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("of", [{"bias_of": lambda _: slope}, {"window": 16}, {"window": 16, "softcap": 2.0}])
+def test_what_is_held_grows_with_the_rows_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch, of: dict[str, Any]
+) -> None:
     """Bytes that autograd keeps for the backward pass, at two lengths; views share theirs."""
     monkeypatch.setitem(scores.CHUNK_ELEMENTS, "cpu", 2000)
 
@@ -118,10 +138,10 @@ def test_what_is_held_grows_with_the_rows_and_not_with_their_square(monkeypatch:
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            attend(query, key, value, Request(scale=0.5, bias_of=lambda _: slope))
+            attend(query, key, value, Request(scale=0.5, **of))
         return sum(kept.values())
 
-    assert 0 < held(256) <= 2.2 * held(128)
+    assert 0 < held(512) <= 2.2 * held(256)
 
 
 def test_the_fused_path_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
