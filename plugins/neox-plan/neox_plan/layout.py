@@ -11,6 +11,8 @@ from neox_core.plan.planners import architecture_planner, engine_planner
 from neox_core.plan.runfile import RecomputePlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from neox_core.contracts.architecture import ModelSize, Shapes
     from neox_core.contracts.engine import Memory
     from neox_core.plan.resolve import Resolved
@@ -58,19 +60,28 @@ def layout_of(plan: RunPlan) -> Layout:
 
 def with_layout(plan: RunPlan, layout: Layout) -> RunPlan | None:
     """The same run in another layout; None where its ranks or its batch cannot be divided so."""
+    return next(in_layouts(plan, (layout,)), None)
+
+
+def in_layouts(plan: RunPlan, layouts: Iterable[Layout]) -> Iterator[RunPlan]:
+    """The same run in those of the layouts in which its ranks and its batch can be divided so."""
     ranks = plan.cluster.tensor_parallel * plan.cluster.pipeline_parallel * plan.batch.data_parallel
-    copies, left = divmod(ranks, layout.tensor * layout.pipeline)
-    passes, rest = divmod(plan.batch.train_batch, layout.micro_batch * copies) if copies else (0, 1)
-    if left or rest or not passes:
-        return None
-    recompute = (plan.model.recompute or RecomputePlan(1)) if layout.recompute else None
-    return evolve(
-        plan,
-        cluster=evolve(plan.cluster, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline),
-        batch=evolve(plan.batch, micro_batch=layout.micro_batch, gradient_accumulation=passes, data_parallel=copies),
-        optim=evolve(plan.optim, zero_stage=layout.zero),
-        model=evolve(plan.model, recompute=recompute),
-    )
+    recompute = plan.model.recompute or RecomputePlan(1)
+    models = {each: evolve(plan.model, recompute=recompute if each else None) for each in (False, True)}
+    optims = {stage: evolve(plan.optim, zero_stage=stage) for stage in range(4)}
+    for layout in layouts:
+        copies, left = divmod(ranks, layout.tensor * layout.pipeline)
+        passes, rest = divmod(plan.batch.train_batch, layout.micro_batch * copies) if copies else (0, 1)
+        if not left and not rest and passes:
+            yield evolve(
+                plan,
+                cluster=evolve(plan.cluster, tensor_parallel=layout.tensor, pipeline_parallel=layout.pipeline),
+                batch=evolve(
+                    plan.batch, micro_batch=layout.micro_batch, gradient_accumulation=passes, data_parallel=copies
+                ),
+                optim=optims[layout.zero],
+                model=models[layout.recompute],
+            )
 
 
 def held_by(resolved: Resolved, plan: RunPlan) -> Shapes:
@@ -86,6 +97,11 @@ def memory_of(resolved: Resolved, plan: RunPlan, held: Shapes) -> Memory:
     return engine_planner(resolved.config).memory(resolved.config, plan, held, activations, numbers)
 
 
+def numbers_in(held: Shapes) -> int:
+    """Of all parameters of a rank."""
+    return sum(map(prod, held.values()))
+
+
 def parameters_of(resolved: Resolved, plan: RunPlan) -> int:
     """Parameters on the fullest rank before ZeRO shares them out."""
-    return sum(map(prod, held_by(resolved, plan).values()))
+    return numbers_in(held_by(resolved, plan))

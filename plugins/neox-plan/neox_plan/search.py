@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, product
-from math import prod
 from typing import TYPE_CHECKING, cast
 
 from attrs import frozen
 
 from neox_core.config.report import ProblemsError
 from neox_core.plan.resolve import prepare_run
-from neox_plan.layout import Layout, held_by, layout_of, memory_of, with_layout
+from neox_plan.layout import Layout, held_by, in_layouts, layout_of, memory_of, numbers_in
 from neox_plan.step import Step, step_of
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def room(gpu: Gpu) -> float:
 def candidate(resolved: Resolved, plan: RunPlan, gpu: Gpu | None) -> Candidate:
     """A variant of a resolved run, measured by closed forms."""
     held = held_by(resolved, plan)
-    return Candidate(layout_of(plan), memory_of(resolved, plan, held), _step(resolved, plan, held, gpu))
+    return Candidate(layout_of(plan), memory_of(resolved, plan, held), _step(resolved, plan, numbers_in(held), gpu))
 
 
 def candidates(resolved: Resolved, gpu: Gpu) -> Iterator[Candidate]:
@@ -61,9 +60,10 @@ def candidates(resolved: Resolved, gpu: Gpu) -> Iterator[Candidate]:
     """
     timed = []
     for _, same in groupby(_layouts(resolved.plan), key=lambda layout: (layout.tensor, layout.pipeline)):
-        plans = [plan for layout in same if (plan := with_layout(resolved.plan, layout)) is not None]
+        plans = [*in_layouts(resolved.plan, same)]
         held = held_by(resolved, plans[0]) if plans else {}
-        timed += [(_step(resolved, plan, held, gpu), plan, held) for plan in plans]
+        parameters = numbers_in(held)
+        timed += [(_step(resolved, plan, parameters, gpu), plan, held) for plan in plans]
     for _, equal in groupby(sorted(timed, key=_seconds), key=_seconds):
         told = (Candidate(layout_of(plan), memory_of(resolved, plan, held), step) for step, plan, held in equal)
         yield from sorted(told, key=lambda each: each.memory.total)
@@ -73,9 +73,9 @@ def _seconds(timed: tuple[Step | None, RunPlan, Shapes]) -> float:
     return 0.0 if timed[0] is None else timed[0].seconds
 
 
-def _step(resolved: Resolved, plan: RunPlan, held: Shapes, gpu: Gpu | None) -> Step | None:
+def _step(resolved: Resolved, plan: RunPlan, parameters: int, gpu: Gpu | None) -> Step | None:
     size = cast("ModelSize", resolved.size)
-    return step_of(plan, size, sum(map(prod, held.values())), gpu) if gpu is not None and size.flops else None
+    return step_of(plan, size, parameters, gpu) if gpu is not None and size.flops else None
 
 
 def _layouts(plan: RunPlan) -> Iterator[Layout]:
