@@ -53,8 +53,10 @@ def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     otherwise. So a reader of `path` sees the old file or the new one.
 
     temporary: the path of the new file until then, on the same file system; None: next to `path`, with a name of this
-    process. Raises OSError.
+    process. Raises OSError, NotAFileError where `path` is a pipe or a device: its name would be a file's from then on.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise NotAFileError(errno.EINVAL, "is not a regular file", str(path))
     temporary = temporary or path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary

@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from neox_core.errors import PluginError
 
@@ -60,8 +62,7 @@ class _Refuse:
 def no_heavy_imports(culprit: str) -> Iterator[None]:
     """Refuse heavy imports inside the block. An error that the block catches is raised again at its end.
 
-    A library that this process has already imported (a test, a notebook) cannot be refused: a
-    check that a plugin is light needs a fresh process.
+    A library that this process has already imported cannot be refused: to check that a plugin is light, start another.
     """
     finder = _Refuse(culprit)
     sys.meta_path.insert(0, finder)
@@ -98,10 +99,9 @@ def no_lasting_effects(culprit: str) -> Iterator[None]:
 
         return instead
 
-    before = [(place, name, getattr(place, name)) for place, name, _ in _FORBIDDEN if hasattr(place, name)]
+    before = [(place, name, getattr(place, name)) for place, name, _ in _FORBIDDEN]
     for place, name, what in _FORBIDDEN:
-        if hasattr(place, name):
-            setattr(place, name, refuse(getattr(place, name), what))
+        setattr(place, name, refuse(getattr(place, name), what))
     try:
         yield
     finally:
@@ -114,21 +114,32 @@ def no_lasting_effects(culprit: str) -> Iterator[None]:
 _DO_IT_LATER = "do it in the module that Component(target=...) names, which only a process that uses it imports"
 
 
+def kept_waiting(process: str = "thread-self") -> float:
+    """Seconds for which a process was ready to compute and had no processor; 0 where /proc does not say it."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/schedstat").read_bytes().split()[1]) / 1e9
+    return 0.0
+
+
 @contextmanager
 def in_time(culprit: str, seconds: float = 0, doing: str = "be listed", hint: str = _DO_IT_LATER) -> Iterator[None]:
     """Interrupt the block when it takes longer than `seconds`, 0: LISTING_S, and again each second if it continues.
 
-    Does nothing outside of the main thread, since only that can be interrupted.
+    The time that others had the processors is not counted. Only in the main thread; nothing else can be interrupted.
     """
     limit = seconds or LISTING_S
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    began = time.monotonic() - kept_waiting()
     late = SlowListingError(f"{culprit} takes longer than {limit:g} s to {doing}", hint=hint)
     rang = False
 
-    def ring(signum: int, frame: FrameType | None) -> NoReturn:
+    def ring(signum: int, frame: FrameType | None) -> None:
         nonlocal rang
+        if not rang and (rest := limit + began + kept_waiting() - time.monotonic()) > 0:
+            signal.setitimer(signal.ITIMER_REAL, rest, 1.0)
+            return
         rang = True
         raise late
 
@@ -140,8 +151,7 @@ def in_time(culprit: str, seconds: float = 0, doing: str = "be listed", hint: st
         with suppress(SlowListingError):  # in case the alarm rings just now
             signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if left:
-            # an alarm set by other code, which now rings a little later
+        if left:  # an alarm of other code, which now rings a little later
             signal.setitimer(signal.ITIMER_REAL, left, interval)
     if rang:
         raise late

@@ -1,18 +1,11 @@
 """The kinds of component: which hook offers them, which key chooses them, where their settings are written."""
 
-from collections.abc import Callable
-from typing import Any
-
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 from attrs import validators as v
 
 from neox_core.hooks.component import IMPORT_PATH
 
-
-def _all_like(pattern: str) -> Callable[[Any, "Attribute[Any]", Any], None]:
-    return v.deep_iterable(v.matches_re(pattern), v.instance_of(tuple))
-
-
+_PATHS = v.deep_iterable(v.matches_re(IMPORT_PATH), v.instance_of(tuple))
 _FLAG = v.instance_of(bool)
 _WORD = r"[a-z][a-z0-9_]*"
 _PATH = rf"({_WORD}(\.{_WORD})*)?"
@@ -54,7 +47,7 @@ class Kind:
     any_case: bool = field(default=False, validator=_FLAG)
     exports: bool = field(default=False, validator=_FLAG)
     named_by: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
-    contracts: tuple[str, ...] = field(default=(), validator=_all_like(IMPORT_PATH))
+    contracts: tuple[str, ...] = field(default=(), validator=_PATHS)
     kit: str = field(default="", validator=v.matches_re(f"({IMPORT_PATH})?"))
     help: str = field(default="", validator=v.instance_of(str))
     plans: bool = field(default=False, validator=_FLAG)

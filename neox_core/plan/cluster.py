@@ -95,7 +95,7 @@ def imagined(text: str) -> tuple[Machine, Pool]:
     """For "12x8": a machine with 8 GPUs and 12 such hosts. Raises UsageError for anything else."""
     counts = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,2})", text)
     if counts is None:
-        raise UsageError(f"a cluster is written HOSTSxGPUS, such as 12x8, not {text!r}")
+        raise UsageError(f"a cluster is written HOSTSxGPUS, such as 12x8, at most 99999x999, not {text!r}")
     num_hosts, num_gpus = map(int, counts.groups())
     return Machine(num_gpus, num_gpus), {f"host-{index}": tuple(range(num_gpus)) for index in range(num_hosts)}
 

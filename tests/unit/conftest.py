@@ -1,5 +1,7 @@
 """Plugins that exist for the tests only: small, light, and the same on every machine."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -20,6 +22,7 @@ from neox_launchers.settings import LauncherSettings
 from neox_lr.settings import WarmupSettings
 
 from neox_core.api import Component, ConfigSection, Kind, Problem, hookimpl, setting
+from neox_core.hooks.guard import kept_waiting
 from neox_core.hooks.loader import load_plugins
 
 
@@ -296,3 +299,24 @@ def process_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with process_group_of_one(tmp_path_factory.mktemp("store")):
         yield
+
+
+@pytest.fixture
+def crowded_core() -> Iterator[None]:
+    """One core for this process and those that it starts, which three busy ones share."""
+    if not kept_waiting():
+        pytest.skip("the kernel does not say how long a process waited for a processor")
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    busy = [sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"]
+    others = [subprocess.Popen(busy, stdout=subprocess.PIPE) for _ in range(3)]
+    try:
+        for other in others:
+            assert other.stdout
+            other.stdout.readline()
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        for other in others:
+            other.kill()
+            other.communicate()

@@ -71,7 +71,8 @@ def parse_toml(text: str, name: str) -> Node:
     try:
         values = tomli.loads(text.replace("\r\n", "\n"), parse_float=read_float)
     except tomli.TOMLDecodeError as error:
-        raise UnreadableError(f"is not valid TOML: {_without_position(error)}", _position(error, name)) from error
+        what = re.sub(r" \(at .*\)$", "", str(error)).lower()
+        raise UnreadableError(f"is not valid TOML: {what}", _position(error, name)) from error
     except (RecursionError, ValueError) as error:
         raise UnreadableError(_TOO_MUCH, name) from error
     _measure(values, name)
@@ -177,7 +178,3 @@ def _only_plain(value: Any, where: str) -> Any:
 def _position(error: tomli.TOMLDecodeError, name: str) -> str:
     found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
     return f"{name}:{found[1]}:{found[2]}" if found else name
-
-
-def _without_position(error: tomli.TOMLDecodeError) -> str:
-    return re.sub(r" \(at .*\)$", "", str(error)).lower()

@@ -23,7 +23,7 @@ from pathlib import Path
 from neox_core.errors import PluginError, report
 from neox_core.files import cache_folder, lock, read_bytes, replacing
 from neox_core.hooks.component import GROUP
-from neox_core.hooks.guard import LISTING_S
+from neox_core.hooks.guard import LISTING_S, kept_waiting
 from neox_core.hooks.installed import Plugin, Watch
 from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import normalise
@@ -188,9 +188,12 @@ def _try(plugin: str) -> str:
         )
     except (OSError, ValueError):
         return ""
+    began, rest = time.monotonic(), TRIED_S
     try:
-        return "" if process.wait(TRIED_S) == _LISTED else "died"
-    except subprocess.TimeoutExpired:
+        while rest > 0:
+            with suppress(subprocess.TimeoutExpired):
+                return "" if process.wait(rest) == _LISTED else "died"
+            rest = TRIED_S + kept_waiting(str(process.pid)) - (time.monotonic() - began)
         return "hung"
     finally:
         with suppress(ProcessLookupError):

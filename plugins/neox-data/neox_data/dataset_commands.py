@@ -43,7 +43,9 @@ def _reading(command: F) -> F:
 @click.option("--histogram", is_flag=True, help="Draw how long the documents are.")
 @click.option("--samples", type=click.IntRange(min=0), default=0, show_default=True, help="Training samples to show.")
 @click.option("--seq-length", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of a sample.")
-@click.option("--seed", type=int, default=1234, show_default=True, help="Of the order of the samples.")
+@click.option(
+    "--seed", type=click.IntRange(1, 2**32 - 1), default=1234, show_default=True, help="Of the order of the samples."
+)
 @JSON
 @_reading
 def inspect(

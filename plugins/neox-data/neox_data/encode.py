@@ -10,7 +10,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from itertools import cycle
 from multiprocessing import get_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,10 +64,13 @@ class Encoder:
             for label, texts in batches:
                 yield label, encode(texts)
             return
-        others = [_Other(self.tokenizer, self.ftfy, self.sentences) for _ in range(self.workers)]
+        others: list[_Other] = []
         waiting: deque[tuple[T, _Other]] = deque()
         try:
-            for other, (label, texts) in zip(cycle(others), batches, strict=False):
+            for count, (label, texts) in enumerate(batches):
+                if count < self.workers:  # no more than there are batches
+                    others.append(_Other(self.tokenizer, self.ftfy, self.sentences))
+                other = others[count % self.workers]
                 other.send(texts)
                 waiting.append((label, other))
                 if len(waiting) >= AHEAD * self.workers:

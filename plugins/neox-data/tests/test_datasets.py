@@ -227,6 +227,13 @@ def test_processes_that_are_writing_end_when_their_reader_leaves():
     assert not multiprocessing.active_children()
 
 
+def test_no_more_processes_start_than_there_are_batches():
+    encoded = Encoder(LETTERS, workers=1000).batches([("a", ["abc"]), ("b", ["b"])])
+    assert next(encoded)[0] == "a"
+    assert len(multiprocessing.active_children()) == 2
+    encoded.close()
+
+
 def test_a_tokenizer_that_breaks_its_contract_is_named():
     reference = evolve(LETTERS, target="letters:Halves")
     with pytest.raises(PluginError, match=r"tokenizer x:letters 0: .*does not give a list of whole numbers"):

@@ -44,6 +44,7 @@ def test_without_a_vocabulary_it_shows_ids(folder):
         (["out/out", "--document", "2"], 4, "has no document 2"),
         (["out/other"], 4, "other.idx: no such file"),
         (["out/out", "--vocab-file", "out/vocab.json"], 2, "merge"),
+        (["out/out", "--samples", "1", "--seed", "-1"], 2, "1<=x<=4294967295"),  # as in a config
     ],
 )
 def test_what_cannot_be_shown_is_said(folder, args, code, says):

@@ -24,7 +24,7 @@ from neox_plan.gpus import GPUS, find_gpu
 )
 @click.option(
     "--mfu",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=float,
     help="MFU in percent, as measured by a run; the time of a step follows from it, not from the model of one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
@@ -41,9 +41,11 @@ def plan(files: tuple[Path, ...], sets: tuple[str, ...], on: str | None, mfu: fl
     gpu = find_gpu(name) if name else None
     if on is not None and on.endswith(":"):
         raise UsageError(f"--on {on}: names no GPU after the colon", hint=f"write one of {', '.join(GPUS)}")
+    if mfu is not None and not 0 < mfu <= 100:
+        raise UsageError(f"--mfu {mfu:g}: has to be above 0 and at most 100, in percent")
     if mfu is not None and gpu is None:
         raise UsageError("--mfu needs a GPU, whose peak it is a part of", hint="add it to --on, such as 1x8:H100")
-    resolved = prepare_run(files, sets, start=False, cluster=cluster or None)
+    resolved = prepare_run(files, sets, start=False, cluster=None if on is None else cluster)
     size = resolved.size
     if not isinstance(size, ModelSize) or resolved.memory is None:
         reason = size.untold if isinstance(size, ModelSize) else size.reason

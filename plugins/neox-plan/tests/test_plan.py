@@ -160,7 +160,11 @@ def test_the_lines_say_it_in_words(tmp_path: Path) -> None:
         (("--on", "1x8:\x1b[31mH1000"), r"no GPU '.{1,8}\[31mH1000' is known"),
         (("--on", "1x8:"), "names no GPU after the colon"),
         (("--on", "8:H100"), "HOSTSxGPUS"),
+        (("--on", ""), "HOSTSxGPUS"),
+        (("--on", ":H100"), "HOSTSxGPUS"),
+        (("--on", "100000x8:H100"), "at most 99999x999"),
         (("--mfu", "40"), "--mfu needs a GPU"),
+        *((("--on", "1x8:H100", "--mfu", mfu), "above 0 and at most 100") for mfu in ("nan", "inf", "0", "-1", "101")),
     ],
 )
 def test_a_mistake_is_one_error(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

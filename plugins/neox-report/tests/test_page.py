@@ -259,10 +259,12 @@ def test_the_command_and_its_errors(trained: Path, make_run: Callable[..., Path]
     assert "MIT" in out.read_text()
     code, said, _ = report(trained, "--json", "--no-attention")
     assert (code, json.loads(said)["runs"][0]["state"]) == (0, "finished")
+    os.mkfifo(tmp_path / "fifo")
     for words, expected in (
         ((tmp_path,), "not the folder of a run"),
         ((trained / "step-00000012",), "a checkpoint, not the folder of a run"),
         ((trained, "--out", tmp_path / "none" / "page.html"), "cannot be written"),
+        ((trained, "--out", tmp_path / "fifo"), "fifo: cannot be written: is not a regular file"),
         ((*[trained] * 21,), "at most 20"),
         ((trained, "--serve", "--json"), "exclude each other"),
         ((trained, "--serve", "--host", "256.1.1.1"), "cannot be served at"),

@@ -27,6 +27,14 @@ def test_a_folder_and_a_missing_file_are_what_the_system_calls_them(tmp_path: Pa
         open_file(tmp_path / "none")
 
 
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotAFileError, match="is not a regular file"), replacing(tmp_path / "pipe") as new:
+        new.write_text("new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_no_more_is_read_than_such_a_file_may_have(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"abc")

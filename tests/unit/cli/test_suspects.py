@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,19 @@ def test_one_that_is_slow_is_waited_for_once(good: Any, install: Any) -> None:
         assert "neox-bad" in done.stdout
         assert "to be listed" in done.stdout
     assert (good.work / "tried").read_text() == "."
+
+
+def test_a_suspect_that_others_keep_from_the_processor_is_waited_for(
+    crowded_core: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert not suspects._try("neox-none")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    computed = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    monkeypatch.setattr(suspects, "TRIED_S", 2 * computed)
+    assert not suspects._try("neox-none")
+    monkeypatch.setattr(suspects, "TRIED_S", computed / 4)
+    assert suspects._try("neox-none") == "hung"
 
 
 def test_a_process_that_was_killed_by_chance_accuses_nobody_for_long(good: Any, install: Any) -> None:

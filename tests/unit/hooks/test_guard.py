@@ -31,6 +31,17 @@ def test_what_takes_too_long_is_interrupted_and_named(monkeypatch: pytest.Monkey
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_time_that_others_had_the_processor_is_not_counted(crowded_core: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LISTING_S", 0.6)
+    began = time.monotonic()
+    with in_time("neox-a"):
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end or time.monotonic() < began + 0.6:
+            pass
+    with pytest.raises(SlowListingError), in_time("neox-a"):
+        hide()
+
+
 def test_somebody_elses_alarm_still_rings() -> None:
     rang = []
     before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))

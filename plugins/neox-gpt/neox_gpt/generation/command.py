@@ -68,7 +68,9 @@ class Finite(click.FloatRange):
 @click.option(
     "--stop", "stops", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
 )
-@click.option("--seed", default=0, show_default=True, help="The same seed gives the same text.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="The same seed gives the same text."
+)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line for each prompt.")
 def generate(
