@@ -47,6 +47,13 @@ def read_bytes(path: Path, at_most: int) -> bytes:
     return content
 
 
+def sha256_of(data: bytes) -> str:
+    """The SHA-256 of bytes, in hexadecimal."""
+    import hashlib  # 3 ms that a look at a config need not pay
+
+    return hashlib.sha256(data).hexdigest()
+
+
 @contextmanager
 def replacing(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     """A new file to write inside the block; it gets the name `path` when the block succeeds, and is removed

@@ -104,10 +104,12 @@ class CheckpointReader:
         return self.folder / file if self._fetch is None else self._fetch(self.folder, file, seal.size, seal.sha256)
 
     def state(self) -> dict[str, Any]:
+        """The content of state.json. Raises CheckpointError for one that is damaged."""
         check_seal(self.folder / STATE, self.manifest.files[STATE])
         return read_object(self.folder / STATE, CheckpointError)
 
     def run(self) -> dict[str, Any]:
+        """The content of run.json, as a plan of today has it. Raises as `state`."""
         check_seal(self.folder / RUN, self.manifest.files[RUN])
         return as_today(read_object(self.folder / RUN, CheckpointError))
 

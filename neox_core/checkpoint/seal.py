@@ -9,6 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 from neox_core.errors import CheckpointError
+from neox_core.files import sha256_of
 from neox_core.plan.stored.saved import DAMAGED
 
 TYPES = {
@@ -41,7 +42,7 @@ def write_bytes(path: Path, data: bytes) -> Seal:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return Seal(len(data), hashlib.sha256(data).hexdigest())
+    return Seal(len(data), sha256_of(data))
 
 
 def check_seal(path: Path, seal: Seal) -> None:

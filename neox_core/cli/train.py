@@ -42,7 +42,7 @@ def train(
         _hand_over(resolved, files, sets, resume)
     say(resolved.notes)
     run_file = Path(plan.run_dir) / "run.json"
-    command = launch_command(plan)
+    command = launch_command(plan, resolved.config.components("launcher")[0].settings)
     if dry_run:
         echo(summary(plan))
         echo(f"{'size':<10} {size_in_words(resolved).removeprefix('size: ')}")

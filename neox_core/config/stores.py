@@ -7,7 +7,7 @@ from typing import Any
 from neox_core.contracts.architecture import Named
 
 KEYS = ("save", "load")
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL | re.IGNORECASE)
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _PLACE = re.compile(r"/?[^/\s?#@]+(/[^/\s?#@]+)*")
 
 

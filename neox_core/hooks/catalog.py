@@ -63,6 +63,7 @@ class Catalog:
     off: Mapping[str, str] = field(factory=dict)
 
     def report(self, plugin: str) -> Report | None:
+        """The status of a plugin, by its name in any spelling; None of one that is not installed."""
         return next((report for report in self.reports if report.plugin.id == normalise(plugin)), None)
 
     def failed(self) -> tuple[Report, ...]:

@@ -78,16 +78,16 @@ def _tuple_of(
     """A check of a field of an offer: a tuple of members for which `holds` is true. what: the members, in words."""
 
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
-        sound = isinstance(value, tuple) and all(map(holds, value)) and length in (None, len(value))
-        if not sound:
+        sound = isinstance(value, tuple) and length in (None, len(value))
+        if not sound or (value is not attribute.default and not all(map(holds, value))):
             raise TypeError(f"{offer.name}: {attribute.alias} has to be a tuple of {what}, not {value!r}")
 
     return check
 
 
-def _an(kind: type, what: str = "", form: str = "(?s:.*)") -> Callable[[Any, "Attribute[Any]", Any], None]:
+def _an(kind: type, what: str = "", form: str = "") -> Callable[[Any, "Attribute[Any]", Any], None]:
     def check(offer: Any, attribute: "Attribute[Any]", value: Any) -> None:
-        if not isinstance(value, kind) or (isinstance(value, str) and not re.fullmatch(form, value)):
+        if not isinstance(value, kind) or (form and not re.fullmatch(form, str(value))):
             raise TypeError(f"{offer.name}: {attribute.alias} has to be {what or f'a {kind.__name__}'}, not {value!r}")
 
     return check

@@ -136,7 +136,7 @@ def _alone(listing: _Listing, reports: dict[str, Report], watching: Watch) -> It
             watching.slow(plugin)
         reports[info.id] = Report(info, "broken", error)
     finally:
-        listing.imported |= set(sys.modules) - before
+        listing.imported |= sys.modules.keys() - before
         if info.id in reports:
             listing.forget()
 

@@ -87,6 +87,7 @@ class Registry:
         return ((entry, section) for entry in self.entries() for section in entry.component.sections)
 
     def add_kind(self, plugin: PluginInfo, kind: Kind) -> None:
+        """Add a kind of component that a plugin defines."""
         self.kinds[kind.name], self.definers[kind.name] = kind, plugin
 
     def kinds_of_plugins(self) -> Iterator[Kind]:
@@ -94,6 +95,7 @@ class Registry:
         return (self.kinds[name] for name in self.definers)
 
     def add_offer(self, plugin: PluginInfo, offer: Offer) -> None:
+        """Add a component, or a section, which belongs to `plugin`."""
         if isinstance(offer, Entry):
             self.add(offer)
         else:

@@ -11,7 +11,6 @@ from attrs import evolve, field, frozen
 from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.component import cause_of, load_path, path_of
 from neox_core.hooks.markers import ONE_FILE
-from neox_core.ledger import Ledger
 from neox_core.untrusted import short, strict_converter, why
 
 if TYPE_CHECKING:
@@ -121,14 +120,14 @@ def offered(entry: "Entry") -> ComponentRef:
 class _Noted(ComponentRef):
     """A component whose loading is noted, by its identity."""
 
-    ledger: Ledger = field(kw_only=True, eq=False, repr=False)
+    ledger: set[str] = field(kw_only=True, eq=False, repr=False)
 
     def load(self, settings: Any = None) -> tuple[Any, Any]:
-        self.ledger.note(self.identity)
+        self.ledger.add(self.identity)
         return ComponentRef.load(self, settings)
 
 
-def noting(plan: Any, ledger: Ledger) -> Any:
+def noting(plan: Any, ledger: set[str]) -> Any:
     """The same plan, whose components note in `ledger` that they are loaded."""
     return with_components(plan, lambda each: _Noted(**each.plain(), ledger=ledger))
 

@@ -19,7 +19,6 @@ from neox_core.errors import CheckpointError, PluginError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.loader import load_plugins
-from neox_core.ledger import Ledger
 from neox_core.plan.assemble import Resume, assemble, run_dir
 from neox_core.plan.cluster import ClusterShape, Machine, cluster_shape, detect, imagined
 from neox_core.plan.hosts import Pool
@@ -29,7 +28,6 @@ from neox_core.plan.rules.plugins import plugin_rules
 from neox_core.plan.runfile import KernelPlan, RunPlan
 from neox_core.plan.start import hindrances
 from neox_core.plan.stored.installed import schedules
-from neox_core.plan.stored.saved import read_run
 from neox_core.untrusted import short
 
 
@@ -76,7 +74,7 @@ def prepare_run(
     if not written.values:
         raise ProblemsError(loaded.problems or [Problem("no config file is given")])
     plain, ill = structure(loaded, catalog)
-    ledger = Ledger()
+    ledger: set[str] = set()
     config = evolve(plain, ledger=ledger)
     problems = [*loaded.problems, *ill, *_requirements(config, catalog)]
     valid = not errors(problems)
@@ -138,7 +136,7 @@ def _rules(config: Config, machine: Machine, pool: Pool | None) -> tuple[Cluster
 
 
 def _refuse_unread(
-    config: Config, ledger: Ledger, catalog: Catalog, written: Loaded, problems: Sequence[Problem]
+    config: Config, ledger: set[str], catalog: Catalog, written: Loaded, problems: Sequence[Problem]
 ) -> None:
     """Raises ProblemsError for keys that nothing has read, unless a warning or note on them or their block says why."""
     warned = {each.key for each in problems if each.severity in ("warning", "note")}
@@ -187,6 +185,8 @@ def _requirements(config: Config, catalog: Catalog) -> list[Problem]:
 
 def _gone(config: Config, catalog: Catalog) -> list[Problem]:
     """Plugins that are not here and were used by the run in `save` or `load`: what has no name now may be theirs."""
+    from neox_core.plan.stored.saved import read_run
+
     found = []
     for key in ("load", "save"):
         try:

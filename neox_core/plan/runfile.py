@@ -3,7 +3,6 @@
 The only part of the light zone that the heavy zone reads. The classes of a plan are found here too.
 """
 
-import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict
 
 from neox_core.errors import CheckpointError, ConfigError, NeoxError
-from neox_core.files import replacing
+from neox_core.files import replacing, sha256_of
 from neox_core.hooks.component import load_path
 from neox_core.plan.component import ComponentRef as ComponentRef
 from neox_core.plan.component import components_of as components_of
@@ -79,7 +78,7 @@ def to_plain(plan: RunPlan) -> dict[str, Any]:
 
 def digest(plan: RunPlan) -> str:
     """SHA-256 of the run file, as `sha256sum run.json` prints it; ranks compare it before they build anything."""
-    return hashlib.sha256(to_json(plan).encode()).hexdigest()
+    return sha256_of(to_json(plan).encode())
 
 
 def write_runfile(plan: RunPlan, path: Path) -> None:
@@ -107,7 +106,7 @@ def read_runfile(path: Path, sha256: str | None) -> RunPlan:
 
         return stored_plan(path)
     data = read_file(path, ConfigError)
-    if hashlib.sha256(data).hexdigest() != sha256:
+    if sha256_of(data) != sha256:
         raise ConfigError(
             f"{path}: is not the run file that this process was started with",
             hint="it was changed since; start the run again with `neox train`",

@@ -27,10 +27,16 @@ def launch_command(plan: RunPlan, settings: Any = None) -> LaunchCommand:
 
     settings: of the launcher, where they are at hand.
     """
+    command = _asked(plan, settings)
+    return evolve(command, env={**command.env, DIGEST: digest(plan)})
+
+
+def _asked(plan: RunPlan, settings: Any) -> LaunchCommand:
+    """What the launcher answers."""
     command: LaunchCommand = plan.launcher.make(plan, Path(plan.run_dir) / "run.json", settings=settings)
     if fault := launch_fault(command):
         raise plan.launcher.fault(fault)
-    return evolve(command, env={**command.env, DIGEST: digest(plan)})
+    return command
 
 
 def _of_launcher(config: Config, plan: RunPlan, imagined: bool) -> Iterator[Problem]:
@@ -38,6 +44,6 @@ def _of_launcher(config: Config, plan: RunPlan, imagined: bool) -> Iterator[Prob
         here = Host("localhost", plan.cluster.hosts[0].slots)
         plan = evolve(plan, cluster=evolve(plan.cluster, hosts=(here,)))
     try:
-        launch_command(plan, config.components("launcher")[0].settings)
+        _asked(plan, config.components("launcher")[0].settings)
     except NeoxError as error:
         yield evolve(config.problem(error.message, "launcher", error.hint), exit_code=error.exit_code)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NoReturn
 from neox_core.errors import UsageError, report
 from neox_core.files import allow_many_files
 from neox_core.heartbeat import STACK_SIGNAL
-from neox_core.ledger import Ledger
 from neox_core.plan.runfile import DIGEST, STOPPED, UNFINISHED, RunPlan, noting, read_runfile
 from neox_core.run.exit import exit_code_of, explain, for_the_user, leave, leave_with_parent, write_failure
 from neox_core.run.startup import Startup
@@ -45,7 +44,7 @@ def main() -> NoReturn:
         startup.show()
     debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
-        ledger = Ledger()
+        ledger: set[str] = set()
         plan: RunPlan = noting(_read_plan(run_file), ledger)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)

@@ -50,10 +50,12 @@ class Kept:
     values: dict[str, float] = field(factory=dict)
 
     def take_losses(self) -> list[tuple[int, float]]:
+        """The mean loss of each step since the last call, with the step; the caller now has them alone."""
         losses, self.losses = self.losses, []
         return losses
 
     def take_values(self) -> dict[str, float]:
+        """The logged values since the last call, by name; the caller now has them alone."""
         values, self.values = self.values, {}
         return values
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from neox_core.contracts.architecture import Architecture
     from neox_core.contracts.engine import Engine, EngineMaker
     from neox_core.contracts.objective import Split
-    from neox_core.ledger import Ledger
     from neox_core.plan.runfile import RunPlan
     from neox_core.plan.stored.state import TrainState
     from neox_core.run.startup import Startup
@@ -62,7 +61,7 @@ UNWATCHED = (
 )
 
 
-def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: Ledger) -> bool:
+def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -> bool:
     """One rank of the run that `plan` describes, to its end. Raises NeoxError for what the user can fix.
 
     Returns False when a signal ended it before its last step. `exit-interval` and callbacks end it as the config asks.

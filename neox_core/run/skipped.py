@@ -54,6 +54,7 @@ class SkippedSteps:
 
     @property
     def too_many(self) -> bool:
+        """Whether more than `most` steps in a row were skipped."""
         return self._first is not None and self._last - self._first >= self.most
 
     def fail(self) -> NoReturn:

@@ -34,8 +34,8 @@ def public_names(module: str) -> list[str]:
     found = import_module(module)
     if hasattr(found, "__all__"):
         return sorted(found.__all__)
-    body = ast.parse(Path(str(found.__file__)).read_text("utf-8")).body
-    aliases = (alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names)
+    nodes = ast.walk(ast.parse(Path(str(found.__file__)).read_text("utf-8")))  # also those that are imported when used
+    aliases = (alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names)
     return sorted(alias.name for alias in aliases if alias.asname == alias.name)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from layouts import warm_up
 
-from neox_core.ledger import Ledger
 from neox_core.plan.runfile import noting, read_runfile
 from neox_core.run.run import run
 from neox_core.run.startup import Startup
@@ -21,7 +20,7 @@ from neox_core.run.startup import Startup
 def rank_main(rank: int, ranks: int, port: int, file: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ledger = Ledger()
+    ledger = set()
     plan = noting(read_runfile(file, None), ledger)
     run(plan, plan.engine_component.load()[0](plan), Startup(0.0), ledger)
 

@@ -24,7 +24,6 @@ import torch
 from layouts import warm_up
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
-from neox_core.ledger import Ledger
 from neox_core.plan.runfile import noting, read_runfile
 from neox_core.plan.stored.state import Intervention
 from neox_core.run import run as runs
@@ -46,7 +45,7 @@ def rank_main(rank: int, case: dict[str, Any], port: int) -> None:
     for engine in (neox_plain.engine.Engine, neox_deepspeed.engine.Engine):
         watch(engine, seen if rank == 0 else None)
     sys.stdout = sys.stderr = Path(file.with_name(f"said-{rank}.txt")).open("a")  # noqa: SIM115
-    ledger = Ledger()
+    ledger = set()
     noted = noting(plan, ledger)
     runs.COLLECTIVE_TIMEOUT = timedelta(seconds=20)
     runs.run(noted, noted.engine_component.load()[0](noted), Startup(0.0), ledger)

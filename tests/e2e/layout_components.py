@@ -113,15 +113,15 @@ COMPRESSION = ComponentRef(
 OPTIMIZERS = {
     "Adam": (ADAM.target, ADAM.settings_class),
     "AdamW": ("neox_adam.optim:adamw", "neox_adam.settings:AdamWSettings"),
-    "CPU_Adam": ("neox_adam.host:cpu_adam", "neox_adam.settings:CPUAdamSettings"),
-    "CPU_torch_adam": ("neox_adam.host:cpu_torch_adam", "neox_adam.settings:CPUTorchAdamSettings"),
-    "SM3": ("neox_sm3.optim:SM3", "neox_sm3.plugin:SM3Settings"),
-    "Lamb": ("neox_lamb.optim:Lamb", "neox_lamb.plugin:LambSettings"),
-    "Lion": ("neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"),
+    "CPU_Adam": ("neox_adam.host:cpu_adam", "neox_adam.host_settings:CPUAdamSettings"),
+    "CPU_torch_adam": ("neox_adam.host:cpu_torch_adam", "neox_adam.host_settings:CPUTorchAdamSettings"),
+    "SM3": ("neox_sm3.optim:SM3", "neox_sm3.settings:SM3Settings"),
+    "Lamb": ("neox_lamb.optim:Lamb", "neox_lamb.settings:LambSettings"),
+    "Lion": ("neox_lion.optim:Lion", "neox_lion.settings:LionSettings"),
     "OneBitAdam": ("neox_onebit.adam:one_bit_adam", "neox_onebit.settings:OneBitAdamSettings"),
     "ZeroOneAdam": ("neox_onebit.zeroone:zero_one_adam", "neox_onebit.settings:ZeroOneAdamSettings"),
     "OneBitLamb": ("neox_onebit.lamb:one_bit_lamb", "neox_onebit.settings:OneBitLambSettings"),
-    "Muon": ("neox_muon.optim:MatrixAndRest", "neox_muon.plugin:MuonSettings"),
+    "Muon": ("neox_muon.optim:MatrixAndRest", "neox_muon.settings:MuonSettings"),
 }
 OPTIMIZERS |= {
     name: (f"neox_torch_optim.optim:{name.lower()}", f"neox_torch_optim.settings:{name}Settings")

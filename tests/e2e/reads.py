@@ -25,7 +25,6 @@ from layouts import warm_up
 
 from neox_core.config.schema.convert import block_of
 from neox_core.hooks.component import load_path
-from neox_core.ledger import Ledger
 from neox_core.plan.runfile import ComponentRef, RunPlan, components_of, noting, read_runfile
 from neox_core.run.run import run
 from neox_core.run.startup import Startup
@@ -176,7 +175,7 @@ def rank_main(file: Path, out: Path) -> None:
     for kind in classes:
         watch(kind, seen)
     sys.stdout = file.with_name("said.txt").open("w")
-    ledger = Ledger()
+    ledger: set[str] = set()
     of_engine: set[str] = set()
     watch_deepspeed(of_engine)
     noted = evolve(noting(plan, ledger), engine=Values(plan.engine, of_engine))

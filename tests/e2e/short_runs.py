@@ -19,7 +19,6 @@ from forks import forked
 from layouts import warm_up
 from reads import import_all
 
-from neox_core.ledger import Ledger
 from neox_core.plan.runfile import noting, read_runfile
 from neox_core.run.run import run
 from neox_core.run.startup import Startup
@@ -42,7 +41,7 @@ def rank_main(file: Path) -> None:
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     plan = read_runfile(file, hashlib.sha256(file.read_bytes()).hexdigest())
-    ledger = Ledger()
+    ledger = set()
     noted = noting(plan, ledger)
     finished = run(noted, noted.engine_component.load()[0](noted), Startup(0.0), ledger)
     sys.stdout.write(f"finished: {finished}\n")

@@ -3,14 +3,12 @@
 Validators of a range or a choice have it as attributes, from which the reference and the JSON Schema are made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import frozen
 
 from neox_core.config.schema.convert import shown
-
-Check = Callable[[Any, Any, Any], None]
 
 
 @frozen

@@ -5,12 +5,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from neox_core.ledger import Ledger
-
 T = TypeVar("T")
 
 
-def noted(settings: T, path: str, ledger: Ledger, reader: str) -> T:
+def noted(settings: T, path: str, ledger: set[str]) -> T:
     """A view of the settings, which stay as they are.
 
     It is of a subclass with a property for each field and nothing else, so equality, `attrs.evolve`, `attrs.asdict` and
@@ -20,7 +18,7 @@ def noted(settings: T, path: str, ledger: Ledger, reader: str) -> T:
     """
     cls: Any = type(settings)
     view: T = object.__new__(_view_of(cls))
-    object.__setattr__(view, "_noted", (settings, path, ledger, reader))
+    object.__setattr__(view, "_noted", (settings, path, ledger))
     return view
 
 
@@ -32,9 +30,9 @@ def _view_of(cls: type) -> Any:
 
 def _field(name: str) -> Any:
     def read(view: Any) -> Any:
-        settings, path, ledger, reader = view._noted  # noqa: SLF001 its own
+        settings, path, ledger = view._noted  # noqa: SLF001 its own
         value, here = getattr(settings, name), f"{path}.{name}" if path else name
-        ledger.note(here, reader)
-        return noted(value, here, ledger, reader) if attrs.has(type(value)) else value
+        ledger.add(here)
+        return noted(value, here, ledger) if attrs.has(type(value)) else value
 
     return property(read)

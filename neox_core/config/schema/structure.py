@@ -18,7 +18,6 @@ from neox_core.config.schema.noted import noted
 from neox_core.config.schema.owners import Owners, block_name, find_owners, settings_by_key, spellings
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.kinds import KIND_BY_NAME, Kind
-from neox_core.ledger import Ledger
 
 __all__ = ["Chosen", "Config", "SectionInvalidError", "structure", "structure_settings"]
 
@@ -48,13 +47,13 @@ class Config:
     in_use: frozenset[str] = frozenset()
     viewer: str = ""
     kinds: Mapping[str, Kind] = field(default=KIND_BY_NAME, eq=False, repr=False)
-    ledger: Ledger | None = field(default=None, eq=False, repr=False)
+    ledger: set[str] | None = field(default=None, eq=False, repr=False)
 
     def section(self, cls: type[T]) -> T:
         """The settings of one section, by their class. Raises SectionInvalidError when it has problems."""
         try:
             settings: T = self.sections[cls]
-            return settings if self.ledger is None else noted(settings, "", self.ledger, self.viewer)
+            return settings if self.ledger is None else noted(settings, "", self.ledger)
         except KeyError:
             raise SectionInvalidError(cls.__name__) from None
 
@@ -83,7 +82,7 @@ class Config:
         """Say that keys are read: `section` and `value` do, and who knows that a key has no effect beside another."""
         if self.ledger is not None:
             for key in keys:
-                self.ledger.note(key, self.viewer)
+                self.ledger.add(key)
 
     @property
     def _blocks(self) -> Mapping[str, Any]:

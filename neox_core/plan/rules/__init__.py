@@ -12,7 +12,6 @@ from neox_core.config.schema.convert import fields_of, join
 from neox_core.config.schema.structure import Config, SectionInvalidError
 from neox_core.errors import PluginError
 from neox_core.hooks.catalog import Catalog
-from neox_core.ledger import Ledger
 from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.planners import architecture_planner, engine_planner, objective_planner
 from neox_core.plan.rules import checkpoint, components, data, idle, launch, optimization, parallelism, schedule
@@ -40,7 +39,7 @@ def _of_components(config: Config) -> Iterator[Rule]:
             continue
 
 
-def unread_keys(config: Config, ledger: Ledger, catalog: Catalog) -> Iterator[Problem]:
+def unread_keys(config: Config, ledger: set[str], catalog: Catalog) -> Iterator[Problem]:
     """Keys of sections that are set and that neither the plan nor a rule has read; called once the plan is made.
 
     Settings of components are not included: run.json holds them.
@@ -58,7 +57,7 @@ def unread_keys(config: Config, ledger: Ledger, catalog: Catalog) -> Iterator[Pr
                 yield evolve(problem, exit_code=PluginError.exit_code)
 
 
-def _unread(settings: Any, block: str, config: Config, ledger: Ledger) -> Iterator[str]:
+def _unread(settings: Any, block: str, config: Config, ledger: set[str]) -> Iterator[str]:
     """The unread keys of a section or a block; a block that is switched off has none."""
     cls: type = type(settings)
     for each in fields_of(cls):

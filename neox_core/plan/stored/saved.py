@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import CheckpointError, NeoxError
+from neox_core.files import sha256_of
 from neox_core.plan.stored.earlier import as_today
 from neox_core.untrusted import MOST_BYTES, parse_object, read_file, read_object
 
@@ -83,7 +83,7 @@ def latest_text(checkpoint: Path) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a manifest. Raises CheckpointError."""
-    return hashlib.sha256(read_file(path, CheckpointError, MOST_MANIFEST)).hexdigest()
+    return sha256_of(read_file(path, CheckpointError, MOST_MANIFEST))
 
 
 def step_folders(folder: Path) -> list[Path]:
@@ -122,7 +122,7 @@ def read_stored(folder: Path, *names: str, error: type[NeoxError] = CheckpointEr
         if not isinstance(seal, dict):
             raise CheckpointError(f"{folder / MANIFEST}: names no checksum for {name}", hint=DAMAGED)
         data = read_file(path, CheckpointError)
-        if (len(data), hashlib.sha256(data).hexdigest()) != (seal.get("size"), seal.get("sha256")):
+        if (len(data), sha256_of(data)) != (seal.get("size"), seal.get("sha256")):
             raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
         found.append(_content(name, parse_object(data, path, error)))
     return found
@@ -135,7 +135,7 @@ def _content(name: str, content: dict[str, Any]) -> dict[str, Any]:
 def sealed(content: dict[str, Any]) -> bytes:
     """JSON that starts with the SHA-256 of all bytes after it."""
     rest = json.dumps(content, separators=(",", ":"))[1:].encode() + b"\n"
-    return b'{"%s":"%s",' % (SEAL.encode(), hashlib.sha256(rest).hexdigest().encode()) + rest
+    return b'{"%s":"%s",' % (SEAL.encode(), sha256_of(rest).encode()) + rest
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
@@ -148,7 +148,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
     if content.pop(SEAL, None) is None:
         return content, False
     found = _SEALED.match(data)
-    if found is None or hashlib.sha256(data[found.end() :]).hexdigest().encode() != found[1]:
+    if found is None or sha256_of(data[found.end() :]).encode() != found[1]:
         raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
     return content, True
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_adam.settings import CPUAdamSettings, CPUTorchAdamSettings
+from neox_adam.host_settings import CPUAdamSettings, CPUTorchAdamSettings
 
 
 def cpu_torch_adam(params: Iterable[dict[str, Any]], settings: CPUTorchAdamSettings) -> torch.optim.Optimizer:

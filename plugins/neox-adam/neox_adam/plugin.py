@@ -31,7 +31,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "CPU_Adam",
             "neox_adam.host:cpu_adam",
-            "neox_adam.settings:CPUAdamSettings",
+            "neox_adam.host_settings:CPUAdamSettings",
             summary="Adam on the host by DeepSpeed's vectorised code, also for ZeRO's offload_optimizer",
             needs=("deepspeed",),
             zero_stages=ALL_STAGES,
@@ -40,7 +40,7 @@ def neox_optimizers() -> list[Component]:
         Component(
             "CPU_torch_adam",
             "neox_adam.host:cpu_torch_adam",
-            "neox_adam.settings:CPUTorchAdamSettings",
+            "neox_adam.host_settings:CPUTorchAdamSettings",
             summary="AdamW on the host by torch, also for ZeRO's offload_optimizer",
             zero_stages=ALL_STAGES,
             state_numbers=MOMENTS,

@@ -8,12 +8,7 @@ from neox_core.api import MomentSettings, setting
 
 
 @frozen
-class CPUTorchAdamSettings(MomentSettings):
-    pass
-
-
-@frozen
-class AdamWSettings(CPUTorchAdamSettings):
+class AdamWSettings(MomentSettings):
     torch_adam: bool = setting(
         False,
         help="Use torch's plain implementation instead of the fused one: slower, same formula.",
@@ -22,7 +17,8 @@ class AdamWSettings(CPUTorchAdamSettings):
     )
 
 
-def _adam_w_mode() -> Any:
+def adam_w_mode() -> Any:
+    """The setting that Adam has, on the device and on the host."""
     return setting(
         True,
         help="Decoupled weight decay (AdamW); false adds the decay to the gradient, as Adam's paper does.",
@@ -32,9 +28,4 @@ def _adam_w_mode() -> Any:
 
 @frozen
 class AdamSettings(AdamWSettings):
-    adam_w_mode: bool = _adam_w_mode()
-
-
-@frozen
-class CPUAdamSettings(CPUTorchAdamSettings):
-    adam_w_mode: bool = _adam_w_mode()
+    adam_w_mode: bool = adam_w_mode()

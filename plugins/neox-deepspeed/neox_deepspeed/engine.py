@@ -104,8 +104,9 @@ class Engine(BaseEngine):
             count_in_norm(engine.optimizer, self._counts)
         self._scaled = [shard.stepped for shard in self.shards] if owns_parameters(plan) else self._clipped
         self._sparse = self._trained.sparse_weights
+        self._hook = None
         if self._clips:
-            optimizer.register_step_pre_hook(lambda *_: self._before_update())
+            self._hook = optimizer.register_step_pre_hook(lambda *_: self._before_update())
             if context.groups.data_size > 1:
                 before_average(engine, self._look)
         self.model.train()
@@ -204,6 +205,8 @@ class Engine(BaseEngine):
 
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
+        if self._hook is not None:
+            self._hook.remove()  # it refers to this engine
         self._engine.destroy()
         forget_groups()
 

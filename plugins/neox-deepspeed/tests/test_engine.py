@@ -1,5 +1,7 @@
 """Both engines against plain torch loops, in one process: updates, clipping, accumulation."""
 
+import gc
+import weakref
 from collections.abc import Mapping
 from itertools import product
 from types import MappingProxyType
@@ -198,3 +200,22 @@ def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     engine = make_engine(make_plan("bf16+", 1))
     engine.train_step(iter(batches(1)), 0.01)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "zero"), [("fp32", 0), ("fp32", 1), ("fp32", "owned"), ("fp32", "plain"), ("bf16", 0), ("bf16", 2)]
+)
+def test_a_closed_engine_needs_no_collection_to_go(dtype: str, zero: int | str) -> None:
+    """Until the next one, which a rank may never come to, the weights and the optimizer's state would stay."""
+    engine = make_engine(make_plan(dtype, zero))
+    for lr in LRS:
+        engine.train_step(iter(batches(1)), lr)
+    gc.collect()
+    gc.disable()
+    try:
+        alive = weakref.ref(engine)
+        engine.close()
+        del engine
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -1,22 +1,17 @@
 """The dialect of GPT-NeoX: its older spellings, and its keys that this version does not have."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from neox_core.config.problem import Problem
 from neox_core.config.read.load import Loaded
-from neox_core.config.schema.convert import UNKNOWN_KEY, join, same
-from neox_gpt_neox.known import gpt_neox, known
 from neox_gpt_neox.recipe import mark_of, read_types, translate_recipe
 from neox_gpt_neox.spellings import SPELLINGS
 from neox_gpt_neox.translate import Rewriting, Spellings
 
-NOT_YET = "is known, but not available in this version yet"
-
 
 class GPTNeoX(Spellings):
-    """Configs of GPT-NeoX and DeepSpeed."""
+    """Configs of GPT-NeoX and DeepSpeed. What explains mistakes is imported where there is one."""
 
     def translate(self, loaded: Loaded) -> Loaded:
         """The config in today's spelling, and what several keys of GPT-NeoX mean together."""
@@ -27,56 +22,19 @@ class GPTNeoX(Spellings):
         return work.done(loaded)
 
     def explain(self, path: str, value: Any) -> Iterable[Problem] | None:
-        """For a block of a later version, one problem for each key in it. `null` sets nothing."""
-        if known().find(path):
-            return tuple(_not_yet(path, value))
-        return tuple(_foreign(path, value)) if path in gpt_neox()[0] else None
+        from neox_gpt_neox.explain import explain
+
+        return explain(path, value)
 
     def explain_name(self, kind: str, name: str) -> tuple[str, str] | None:
-        package = known().components.get(kind, {}).get(name.rpartition(":")[2])
-        if package is not None:
-            return f"{name} {NOT_YET}: it will come with {package}", ""
-        hint = gpt_neox()[1].get(kind, {}).get(name)
-        return None if hint is None else (f"{name} is a name of GPT-NeoX that this version does not have", hint)
+        from neox_gpt_neox.explain import explain_name
+
+        return explain_name(kind, name)
 
     def names_in(self, path: str) -> Sequence[str]:
-        own = known().names_in(path)
-        return own if path else (*own, *gpt_neox()[0])
+        from neox_gpt_neox.explain import names_in
+
+        return names_in(path)
 
 
 DIALECT = GPTNeoX(SPELLINGS)
-
-
-def _not_yet(path: str, value: Any) -> Iterator[Problem]:
-    """Each key that is written inside a block of a later version, or the block when nothing is; null sets nothing."""
-    key = known().find(path)
-    if key is not None and value is None:
-        return
-    if key is None:
-        yield Problem(UNKNOWN_KEY, path, _near(path))
-    elif isinstance(value, Mapping) and value and known().names_in(key.path):
-        for name, inner in value.items():
-            yield from _not_yet(join(path, name), inner)
-    else:
-        said = f"is known, and refused: {key.why}" if key.why else f"{NOT_YET}: it will come with {key.distribution}"
-        yield Problem(said, path, "remove it")
-
-
-def _near(path: str) -> str:
-    block, _, name = path.rpartition(".")
-    outer = known().find(block)
-    names = known().names_in(outer.path if outer else block)
-    near = get_close_matches(name, names, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-
-
-def _foreign(key: str, value: Any) -> Iterator[Problem]:
-    """A key of GPT-NeoX alone; a value without effect gives a note."""
-    what = gpt_neox()[0][key]
-    message = f"is a key of GPT-NeoX that this version does not have: {what.part}"
-    if value is not None and what.idle:
-        yield Problem(f"does nothing in training: it is for {what.part}", key, what.hint, severity="note")
-    elif any(same(value, each) for each in what.rests):
-        yield Problem(f"asks for nothing; it {message}", key, severity="note")
-    elif value is not None:
-        yield Problem(message, key, what.hint)

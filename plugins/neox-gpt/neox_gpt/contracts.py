@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from attrs import Factory, field, frozen
 
-from neox_gpt.sparse_contracts import LayoutShape, SparseKernel, SparseLayout, SparseUse  # noqa: F401 as in API 1
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet

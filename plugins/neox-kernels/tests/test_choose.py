@@ -17,7 +17,6 @@ from neox_kernels.compare import error_of
 from torch import Tensor
 
 from neox_core.errors import ConfigError, PluginError
-from neox_core.ledger import Ledger
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, KernelPlan
@@ -146,7 +145,7 @@ def test_of_two_kernels_one_is_taken_and_the_other_is_no_fault(want: str) -> Non
     found = choose(offered, (1, 7), torch.float32, META)
     assert found.kernel is GOOD
     assert found.passed_over == tuple((f"square.{name}", ("square.GOOD comes first",)) for name in ("WRONG", "BAD"))
-    require_consumed(offered, Ledger())
+    require_consumed(offered, set())
 
 
 def test_asked_for_by_name_and_unable_is_an_error_with_the_reasons() -> None:

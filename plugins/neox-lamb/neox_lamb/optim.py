@@ -15,7 +15,7 @@ from attrs import asdict
 from neox_kernels.api import native_for
 from torch import Tensor
 
-from neox_lamb.plugin import LambSettings
+from neox_lamb.settings import LambSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")
 

@@ -10,11 +10,11 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import ConfigError
 from neox_core.interpreter import python
 from neox_core.plan.hosts import name_of
-from neox_core.plan.runfile import RunPlan
+from neox_core.plan.runfile import DIGEST, RunPlan, digest
 from neox_launchers.environment import environment
 from neox_launchers.forwarding import forwarded
+from neox_launchers.host_settings import HostSettings
 from neox_launchers.local import is_here, local, logs
-from neox_launchers.settings import HostSettings
 
 Words = tuple[str, ...]
 MOST_NAMES = 20
@@ -41,7 +41,7 @@ def one_each(
     files = (str(run_file), str(logs(run_file, settings)))
     here, agent = python("neox_launchers.hosts", *files), python("neox_launchers.elastic", *files)
     found = forwarded(settings, os.environ)
-    env = found.shown | environment(plan)
+    env = found.shown | environment(plan) | {DIGEST: digest(plan)}  # as `neox train` sets it on this host
     return LaunchCommand((*here, *start(agent, env)), env if inherited else {}, found.in_words())
 
 

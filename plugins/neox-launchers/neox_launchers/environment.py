@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from neox_core.errors import UsageError
-from neox_core.plan.runfile import DIGEST, Host, RunPlan, digest
+from neox_core.plan.runfile import Host, RunPlan
 from neox_launchers.nvlink import nvlink_order
 
 KEEP_BYTES = 2**31 - 1
@@ -15,8 +15,7 @@ KEEP_BYTES = 2**31 - 1
 
 def environment(plan: RunPlan) -> dict[str, str]:
     """Variables of every rank, on top of those of its host."""
-    env = {DIGEST: digest(plan)}  # as `neox train` sets it here, for the other hosts
-    env["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive the fork of a data worker
+    env = {"TOKENIZERS_PARALLELISM": "false"}  # its threads do not survive the fork of a data worker
     threads = plan.cluster.threads_per_rank
     if plan.cluster.device == "cpu":
         threads = threads or max(1, _cores() // max(host.slots for host in plan.cluster.hosts))

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from neox_core.errors import ConfigError, UsageError
 from neox_core.files import read_bytes
-from neox_launchers.settings import HostSettings
+from neox_launchers.host_settings import HostSettings
 
 LISTED = (
     *("CUDA_", "DS_", "FI_", "GLOO", "HF_", "LD_LIBRARY_PATH", "MLFLOW", "MV2", "NCCL"),

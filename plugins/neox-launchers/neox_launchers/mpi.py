@@ -13,7 +13,7 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import UsageError
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, names, one_each
-from neox_launchers.settings import HostSettings
+from neox_launchers.host_settings import HostSettings
 
 LAUNCHERS = {"Open MPI": ("openmpi",), "Intel(R) MPI": ("impi",), "HYDRA": ("mpich", "mvapich", "impi")}
 """What `mpirun --version` prints, and the launchers that can use such an mpirun."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from neox_core.contracts.host import LaunchCommand
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, login, names, one_each
-from neox_launchers.settings import HostSettings
+from neox_launchers.host_settings import HostSettings
 
 FAN_OUT = 16_384
 """Hosts that pdsh talks to at a time; its own 32 would leave the others waiting for the first to end."""

@@ -4,9 +4,9 @@ from neox_core.api import Component, hookimpl
 
 
 def _offer(
-    name: str, target: str, summary: str, settings: str = "HostSettings", planner: str | None = None
+    name: str, target: str, summary: str, settings: str = "host_settings:HostSettings", planner: str | None = None
 ) -> Component:
-    where = f"neox_launchers.settings:{settings}"
+    where = f"neox_launchers.{settings}"
     return Component(name, f"neox_launchers.{target}", where, summary=summary, needs=("torch",), planner=planner)
 
 
@@ -17,7 +17,7 @@ def neox_launchers() -> list[Component]:
             "local",
             "local:local",
             "One process a rank on this machine, watched by torch's elastic agent",
-            "LauncherSettings",
+            "settings:LauncherSettings",
         ),
         _offer("pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh"),
         _offer("openmpi", "mpi:openmpi", "The same on each host of a hostfile, by mpirun"),
@@ -28,7 +28,7 @@ def neox_launchers() -> list[Component]:
             "slurm",
             "slurm:slurm",
             "The same on each host of a Slurm allocation, by srun",
-            "SlurmSettings",
+            "host_settings:SlurmSettings",
             "neox_launchers.allocation:allocation",
         ),
     ]

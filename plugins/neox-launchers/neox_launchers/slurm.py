@@ -13,7 +13,7 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import ConfigError
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, login, names, one_each
-from neox_launchers.settings import SlurmSettings
+from neox_launchers.host_settings import SlurmSettings
 
 LOGIN = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER")
 """Variables that ssh would set on a host, and srun does not."""

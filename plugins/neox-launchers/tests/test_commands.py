@@ -13,9 +13,9 @@ import pytest
 from attrs import evolve
 from neox_author.testing import assert_light, check_launcher, example_plan, load_only
 from neox_launchers.agents import login
+from neox_launchers.host_settings import HostSettings
 from neox_launchers.mpi import require_its_own
 from neox_launchers.pdsh import remote
-from neox_launchers.settings import HostSettings
 
 from neox_core.errors import ConfigError, UsageError
 from neox_core.plan.runfile import Host, write_runfile

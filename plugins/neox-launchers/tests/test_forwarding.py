@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from neox_author.testing import check_launcher, example_plan, load_only
 from neox_launchers.forwarding import PRIVATE, Forwarded, forwarded, looks_secret, read_private, write_private
-from neox_launchers.settings import HostSettings
+from neox_launchers.host_settings import HostSettings
 
 from neox_core.errors import ConfigError
 

@@ -12,7 +12,7 @@ from attrs import asdict
 from neox_kernels.api import native_for
 from torch import Tensor
 
-from neox_lion.plugin import LionSettings
+from neox_lion.settings import LionSettings
 
 SOURCE = Path(__file__).with_name("step.cpp")
 

@@ -17,12 +17,12 @@ def neox_lr_schedules() -> list[Component]:
         Component("inverse-sqrt", "neox_lr.staged:inverse_sqrt", summary="The peak x sqrt(warm-up / step)"),
         _curve("linear", "A straight line from the peak to zero"),
         Component(
-            "staged", "neox_lr.staged:staged", "neox_lr.curve_settings:StagedSettings", "A list of stages, lr-stages"
+            "staged", "neox_lr.staged:staged", "neox_lr.staged_settings:StagedSettings", "A list of stages, lr-stages"
         ),
         Component(
             "wsd",
             "neox_lr.staged:wsd",
-            "neox_lr.curve_settings:WSDSettings",
+            "neox_lr.staged_settings:WSDSettings",
             "Warm-up, stable, decay: the peak, and a fall to min-lr at the end (arXiv:2404.06395)",
         ),
     ]

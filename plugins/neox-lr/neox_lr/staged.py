@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from neox_core.contracts.optim import LRSchedule, ScheduleShape
-from neox_lr.curve_settings import StagedSettings, WSDSettings
 from neox_lr.schedules import passed, ramp
+from neox_lr.staged_settings import StagedSettings, WSDSettings
 
 SHAPES: Mapping[str, Callable[[float], float]] = {
     "constant": lambda t: 1.0,

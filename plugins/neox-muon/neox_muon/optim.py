@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neox_muon.plugin import MuonSettings
+from neox_muon.settings import MuonSettings
 
 
 class MatrixAndRest(torch.optim.Optimizer):

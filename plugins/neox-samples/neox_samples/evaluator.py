@@ -19,7 +19,7 @@ from neox_core.terminal import echo
 
 if TYPE_CHECKING:
     from neox_core.contracts.events import EvaluationRun
-    from neox_samples.plugin import SamplesSettings
+    from neox_samples.settings import SamplesSettings
 
 FILE = "samples.jsonl"
 

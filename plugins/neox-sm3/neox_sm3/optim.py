@@ -18,7 +18,7 @@ from attrs import asdict
 from neox_kernels.api import native_for
 from torch import Tensor
 
-from neox_sm3.plugin import SM3Settings
+from neox_sm3.settings import SM3Settings
 
 SOURCE = Path(__file__).with_name("step.cpp")
 

@@ -11,7 +11,7 @@ from neox_core.errors import DataError
 from neox_tokenizers.base import LibraryTokenizer, require_file
 
 if TYPE_CHECKING:
-    from neox_tokenizers.settings import HFSettings
+    from neox_tokenizers.library_settings import HFSettings
 
 
 class HFTokenizer(LibraryTokenizer):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neox_tokenizers.settings import BPESettings, HFSettings
+    from neox_tokenizers.library_settings import HFSettings
+    from neox_tokenizers.settings import BPESettings
 
 MOST_BYTES = 256 * 2**20
 

@@ -26,27 +26,27 @@ def neox_tokenizers() -> list[Component]:
         Component(
             "HFTokenizer",
             _HF,
-            "neox_tokenizers.settings:HFSettings",
+            "neox_tokenizers.library_settings:HFSettings",
             summary="Any tokenizer.json",
             planner="neox_tokenizers.plan:hf",
         ),
         Component(
             "HFGPT2Tokenizer",
             _HF,
-            "neox_tokenizers.settings:HFSettings",
+            "neox_tokenizers.library_settings:HFSettings",
             summary="HFTokenizer under GPT-NeoX's name for GPT-2's",
             planner="neox_tokenizers.plan:hf",
         ),
         Component(
             "SPMTokenizer",
             "neox_tokenizers.sentencepiece:SPMTokenizer",
-            "neox_tokenizers.settings:SentencePieceSettings",
+            "neox_tokenizers.library_settings:SentencePieceSettings",
             summary="A SentencePiece model (Kudo & Richardson 2018)",
         ),
         Component(
             "TiktokenTokenizer",
             "neox_tokenizers.tiktoken:TiktokenTokenizer",
-            "neox_tokenizers.settings:TiktokenSettings",
+            "neox_tokenizers.library_settings:TiktokenSettings",
             summary="An encoding of tiktoken, by name or file",
         ),
         Component(

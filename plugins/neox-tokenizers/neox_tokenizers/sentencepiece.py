@@ -12,7 +12,7 @@ from neox_tokenizers.base import library, require_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from neox_tokenizers.settings import SentencePieceSettings
+    from neox_tokenizers.library_settings import SentencePieceSettings
 
 LONGEST_LINE = 1 << 16  # bytes; the library leaves longer ones out of a training
 

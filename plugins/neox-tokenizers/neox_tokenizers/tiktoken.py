@@ -12,7 +12,7 @@ from neox_core.errors import DataError
 from neox_tokenizers.base import END_OF_TEXT, library
 
 if TYPE_CHECKING:
-    from neox_tokenizers.settings import TiktokenSettings
+    from neox_tokenizers.library_settings import TiktokenSettings
 
 
 class TiktokenTokenizer:

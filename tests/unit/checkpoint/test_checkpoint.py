@@ -168,7 +168,7 @@ def test_other_plugin_versions_are_reported(plan: RunPlan) -> None:
 def test_another_optimizer_has_to_begin_anew(plan: RunPlan) -> None:
     Run(plan).steps(1).save()
     lion = ComponentRef(
-        "optimizer", "Lion", "neox-lion", "0.1.0", "neox_lion.optim:Lion", "neox_lion.plugin:LionSettings"
+        "optimizer", "Lion", "neox-lion", "0.1.0", "neox_lion.optim:Lion", "neox_lion.settings:LionSettings"
     )
     other = evolve(plan, optim=evolve(plan.optim, optimizer=lion))
     with pytest.raises(CheckpointError, match="state of Adam, and this run's optimizer is Lion"):

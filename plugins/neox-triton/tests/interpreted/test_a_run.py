@@ -11,7 +11,6 @@ from neox_author.testing import build, load_only
 from neox_gpt.build import build_model
 
 from neox_core.data.batches import build_batches
-from neox_core.ledger import Ledger
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
@@ -97,7 +96,7 @@ def test_losses_are_those_of_the_references(plan: RunPlan, monkeypatch: pytest.M
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
-    ledger = Ledger()
+    ledger: set[str] = set()
     noted = noting(plan, ledger)
     run(noted, noted.engine_component.load()[0](noted), Startup(time.time()), ledger)
     rows = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]

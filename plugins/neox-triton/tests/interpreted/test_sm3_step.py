@@ -4,7 +4,7 @@ import pytest
 import torch
 from neox_sm3.optim import SM3
 from neox_sm3.optim import sm3_step as reference
-from neox_sm3.plugin import SM3Settings
+from neox_sm3.settings import SM3Settings
 from neox_triton.sm3_step import KERNEL, sm3_step
 
 
