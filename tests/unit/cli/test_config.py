@@ -54,7 +54,7 @@ def test_check_as_if_on_a_cluster(run: Run) -> None:
     assert run("diff", "c.yml", "c.yml", "--on", "2x4").exit_code == 0
     wrong = run("check", "c.yml", "--on", "8")
     assert wrong.exit_code == 2
-    assert "HOSTSxGPUS, such as 12x8, not '8'" in str(wrong.output) + str(wrong.exception)
+    assert "HOSTSxGPUS, such as 12x8, at most 99999x999, not '8'" in str(wrong.output) + str(wrong.exception)
 
 
 def test_check_reports_all_problems_of_all_files_with_exit_2(run: Run) -> None:
