@@ -83,6 +83,10 @@ def _member(parsed: Any, key: str, where: str) -> str:
     text = parsed.get(key) if isinstance(parsed, dict) else None
     if isinstance(text, str):
         return text
+    if text is not None:
+        what = {bool: "true or false", list: "a list", dict: "an object"}.get(type(text), "a number")
+        hint = "a text is a string; `neox data prepare --skip-bad` leaves such lines out"
+        raise DataError(f"{where}: holds no text under {key!r} but {what}", hint=hint)
     has = f"it has {', '.join(sorted(parsed)) or 'no members'}" if isinstance(parsed, dict) else "it is not an object"
     raise DataError(
         f"{where}: holds no text under {key!r}; {has}", hint="name the member by --json-keys, in a config by text-key"

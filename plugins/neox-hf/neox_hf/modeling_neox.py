@@ -5,6 +5,8 @@ This file lies beside the weights. `AutoModelForCausalLM.from_pretrained(FOLDER,
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +22,8 @@ ACTIVATIONS = {
     "sigmoid": torch.sigmoid,
     "identity": lambda x: x,
 }
+CACHE = "cache" if "cache" in {each.name for each in fields(CausalLMOutputWithPast)} else "past_key_values"
+"""What outputs call it: `cache` from transformers 5.24 on."""
 
 
 class NeoxConfig(PretrainedConfig):
@@ -205,7 +209,7 @@ class NeoxModel(NeoxPreTrainedModel):
         turn, mask = self._turn(position_ids, x.dtype), self._mask(x, past, attention_mask)
         for layer in self.layers:
             x = layer(x, turn, mask, past_key_values)
-        return BaseModelOutputWithPast(last_hidden_state=self.final_norm(x), past_key_values=past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=self.final_norm(x), **{CACHE: past_key_values})
 
     def _turn(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
         """Cosine and signed sine, each [batch, 1, seq, rotary_dim]."""
@@ -256,4 +260,4 @@ class NeoxForCausalLM(NeoxPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten())
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=inner.past_key_values)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: getattr(inner, CACHE)})

@@ -174,6 +174,7 @@ def test_transformers_loads_the_code_beside_the_weights(
     env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", script, *paths], check=False, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
+    assert "deprecated" not in done.stderr
     logits, rest, padded, module = torch.load(tmp_path / "logits.pt")
     assert module.startswith("transformers_modules.")
     torch.testing.assert_close(logits, ours(plan, tmp_path / "ours").eval().logits(tokens), rtol=0, atol=1e-4)
