@@ -37,9 +37,10 @@ REPEATED = re.compile(r"^(step|start-up|mfu) .*\n", re.M)
 def read_versions_once() -> None:
     """A run asks for the versions of a dozen packages, three times; each time their metadata would be parsed."""
     metadata.distribution = cache(metadata.distribution)
-    once = cached_property(metadata.PathDistribution.metadata.fget)  # type: ignore[attr-defined]
-    once.__set_name__(metadata.PathDistribution, "metadata")
-    metadata.PathDistribution.metadata = once  # type: ignore[assignment,method-assign]
+    found: Any = metadata.PathDistribution
+    once = cached_property(found.metadata.fget)
+    once.__set_name__(found, "metadata")
+    found.metadata = once
 
 
 def rank_main(file: Path) -> None:
