@@ -103,13 +103,14 @@ def answer_to(ask: Any, key: str, value: str, beside: Sets, machine: Machine) ->
     new = [each for each in after.said if each not in before.said]
     if after.plan is None:
         return "refused", next(each.message for each in new if each.severity == "error")
-    about = [each.message for each in new if _is_about(each, key)]
+    about = [each.message for each in new if is_about(each, key)]
     if about:
         return "noted", about[0]
     return ("acts" if changed_fields(before.plan, after.plan) else "silent"), ""
 
 
-def _is_about(problem: Problem, key: str) -> bool:
+def is_about(problem: Problem, key: str) -> bool:
+    """Whether a problem or a note is about a key."""
     said = problem.key.replace("-", "_")
     return said == key or key.startswith(f"{said}.") or key.rpartition(".")[2] in problem.message
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import asdict
 from neox_autotuning.settings import AutotuningBlock
 from neox_autotuning.space import Trial
 from neox_autotuning.trial import Bench, Result, measured, score
@@ -69,3 +70,14 @@ def test_a_trial_saves_and_tells_nothing_and_ends_after_the_last_measured_step(t
     assert "seed=3" in sets
     assert "save-interval=7" not in sets
     assert command[-2:] == ["--run-dir", str(tmp_path)]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_trial_that_has_a_result_runs_again_where_it_is_to_be_overwritten(tmp_path: Path, overwrite: bool) -> None:
+    block, trial = AutotuningBlock(overwrite=overwrite), Trial("t", 1, 4, {})
+    kept = Result("t", {}, block.metric, (block.start_profile_step, block.end_profile_step), 2.0)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "result.json").write_text(json.dumps(asdict(kept)))
+    found = Bench([tmp_path / "none.yml"], [], frozenset(), block, tmp_path, tmp_path).run(trial)
+    assert (found == kept) is not overwrite
+    assert (found.value is None) is overwrite  # there is no such config
