@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from neox_author.testing import build, example_plan, load_only
 
-from neox_core.plan.runfile import write_runfile
+from neox_core.plan.runfile import DIGEST, digest, write_runfile
 
 
 def launch(folder, plan):
@@ -21,7 +21,7 @@ def launch(folder, plan):
     run_file = folder / "run.json"
     write_runfile(plan, run_file)
     command = entry.load()(plan, run_file, build(entry))
-    env = {**os.environ, **command.env}
+    env = {**os.environ, **command.env, DIGEST: digest(plan)}
     return subprocess.run(command.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
