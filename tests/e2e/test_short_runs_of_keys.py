@@ -1,7 +1,8 @@
 """Each key of the core and of all plugins changes what can be observed of a run of three steps on one rank.
 
 Most keys are changed as tests/helpers/changed_keys.py changes them; tests/helpers/short_run_keys.py says how to see one
-within so few steps, and in `ELSEWHERE` which tests see what such a run cannot show. The others are noted or refused.
+within so few steps, and tests/helpers/seen_elsewhere.py which tests see what such a run cannot show. The others are
+noted or refused.
 """
 
 import json
@@ -19,7 +20,8 @@ from changed_keys import HOLDS, REFUSED, keys
 from neox_author.testing import build, load_only
 from neox_reference.keys import Key
 from plan_answers import CPU, Sets, changed_fields, is_about
-from short_run_keys import ELSEWHERE, REFUSED_BY, SAID, WORDS, listed, short_run_of
+from seen_elsewhere import ELSEWHERE, WORDS, listed
+from short_run_keys import REFUSED_BY, SAID, short_run_of
 
 from neox_core.config.report import ProblemsError
 from neox_core.hooks.loader import load_plugins
