@@ -1,8 +1,9 @@
 """Build every distribution, then test each plugin alone from its wheel: `plugins_from_wheels.py TEMP [NAME...]`.
 
 Alone means: what can be imported is neox-core, that plugin and third-party libraries, and of other plugins only
-neox-author, which has `neox plugins check` and the kit, and those that it depends on or that its extra `test` names. At
-the end all wheels are installed together and the tests under tests/installed run.
+neox-author, which has `neox plugins check` and the kit, and those that it depends on or that its extra `test` names.
+Tests that fail beside others are tried once more by themselves. At the end all wheels are installed together and the
+tests under tests/installed run.
 """
 
 import subprocess
@@ -13,6 +14,7 @@ import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import tomli
@@ -25,9 +27,7 @@ BEHIND = ("nice", "-n", "10")
 AT_ONCE = 2
 """Plugins that are tested beside each other."""
 WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
-"""Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest. Those that
-fail then are tried once more at the end, when nothing else runs.
-"""
+"""Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-retrieval", "neox-autotuning", "neox-hf")
@@ -91,12 +91,12 @@ def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
         needed += [other for other in stated_by(each) if each in built and other not in needed]
     python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))
     run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
-    folder, timed = ROOT / "plugins" / name / "tests", name in WITH_DEADLINES
-    run_tests(folder, outside, python, *(remembering(built[name]) if timed else ()), behind=not timed)
+    folder = ROOT / "plugins" / name / "tests"
+    run_tests(folder, outside, python, *remembering(built[name]), behind=name not in WITH_DEADLINES)
 
 
 def try_again(name: str, built: Mapping[str, Path], outside: Path) -> None:
-    """Only those tests that failed."""
+    """Only those tests that failed: of two results that differ, both are shown."""
     sys.stdout.write(f"{name}: once more, with nothing beside it, what failed\n")
     folder, python = ROOT / "plugins" / name / "tests", built[name] / "python" / "bin" / "python"
     run_tests(folder, outside, python, *remembering(built[name]), "--last-failed")
@@ -137,8 +137,8 @@ def main() -> None:
     timed = [name for name in names if name in WITH_DEADLINES]
     rest = sorted((name for name in names if name not in timed), key=lambda name: name not in FIRST)
     with ThreadPoolExecutor() as lanes:
-        late, failed = lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE))
-    failed += failing(late, lambda name: try_again(name, built, outside), 1)
+        first = list(chain(*lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE))))
+    failed = failing(first, lambda name: try_again(name, built, outside), 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")
     run_tests(ROOT / "tests" / "installed", outside)
