@@ -8,8 +8,12 @@ weight is whole, and a rank has one range of the states of its stage. `every`: a
 each state of its stage, 200 pieces, as at ZeRO 3 or with many tensor-parallel ranks. What is measured:
 
 * combine: the first rank writes the manifest, after all ranks have written their files.
-* look: a rank builds its reader and finds the pieces of the tensors of its stage, each rank for itself, in parallel.
-* bytes: what it reads for this.
+* look: a rank builds its reader and finds the pieces that it loads, each rank for itself, in parallel: in `zero 1` all
+  weights of its stage and its own range of the states, in `every` its own pieces.
+* read: the bytes that it reads for this.
+
+Of combine and look what is measured is the time of the processor. Another checkout's `neox_core` is measured by
+`PYTHONPATH=CHECKOUT python benchmarks/checkpoint_ranks.py ...`.
 """
 
 import argparse
@@ -26,20 +30,22 @@ from neox_core.checkpoint.manifest import Piece
 from neox_core.checkpoint.publish import write_manifest
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.write import RankContents
-from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, rank_note
+from neox_core.plan.stored.saved import MANIFEST, RUN, STATE, rank_folder, rank_note
 
 STAGES, TENSORS, WIDTH, EACH = 4, 100, 1024, 8
 HASH = "0" * 64
-PARTED = hasattr(read, "read_pieces")
-"""Whether this is not an earlier version, which had one manifest."""
+BY_RANK = hasattr(CheckpointReader, "pieces_with")
+"""Whether this is not an earlier version, whose parts have all pieces of a tensor."""
 
 
-def pieces_of(rank: int, ranks: int, case: str) -> list[Piece]:
-    """Of the weights of its stage and one state of each, and the generators of the rank."""
+def pieces_of(rank: int, ranks: int, case: str, *, loads: bool = False) -> list[Piece]:
+    """Of the weights of its stage and one state of each, and the generators of the rank.
+
+    loads: what it loads, which in `zero 1` are all weights of its stage; else what it stores.
+    """
     of_stage = ranks // STAGES
     stage, place = divmod(rank, of_stage)
-    folder = f"ranks-{rank // 256:05d}/" if PARTED and rank >= 256 else ""
-    stem, found = f"{folder}rank-{rank:05d}", list[Piece]()
+    stem, found = f"{rank_folder(rank)}rank-{rank:05d}", list[Piece]()
     weights, optimizer = f"{stem}.weights.safetensors", f"{stem}.optimizer.safetensors"
     shape = (of_stage * EACH, WIDTH)
     count = EACH * WIDTH
@@ -54,7 +60,7 @@ def pieces_of(rank: int, ranks: int, case: str) -> list[Piece]:
             span = (place * count, (place + 1) * count)
             found.append(Piece(optimizer, state, "state", name, "F32", shape, span, "exp_avg"))
         else:
-            if number % of_stage == place:
+            if loads or number % of_stage == place:
                 found.append(Piece(weights, weight, "weight", name, "BF16", shape))
             if low < high:
                 span = (low - number * size, high - number * size)
@@ -77,17 +83,20 @@ def write_note(folder: Path, pieces: list[Piece], rank: int) -> None:
 
 
 def look(folder: Path, pieces: list[Piece], rank: int) -> int:
-    """As a rank of the same layout does, which takes each weight and its ranges. Returns the bytes that it has read."""
-    parts = set[str]()
-    if PARTED:
-        real = read.read_pieces
-        read.read_pieces = lambda path, seal: parts.add(path.name) or real(path, seal)
-    reader = CheckpointReader(folder)
-    for each in pieces:
-        if PARTED and each.rank is None:
-            find = reader._pieces_of  # noqa: SLF001, without the tensors, which are not there
-            find(each.kind, each.name, each.state)
-    reader.names_of_rank("rng", rank)
+    """As a rank of the same layout does, but for the tensors, which are not there. Returns the bytes that it reads."""
+    parts, real = set[str](), read.read_pieces
+    read.read_pieces = lambda path, seal: parts.add(path.name) or real(path, seal)
+    try:
+        reader = CheckpointReader(folder)
+        for each in (each for each in pieces if each.rank is None):
+            key = each.kind, each.name, each.state
+            if BY_RANK:
+                assert reader.pieces_with(key, each.slice or (), *each.span)
+            else:
+                reader._pieces_of(*key)  # noqa: SLF001
+        reader.names_of_rank("rng", rank)
+    finally:
+        read.read_pieces = real
     return sum((folder / each).stat().st_size for each in (MANIFEST, RUN, STATE, *parts))
 
 
@@ -96,18 +105,18 @@ def measure(folder: Path, ranks: int, case: str) -> dict[str, float]:
     folder.mkdir(parents=True)
     for rank in range(ranks):
         write_note(folder, pieces_of(rank, ranks, case), rank)
-    began = time.monotonic()
+    began = time.process_time()
     write_manifest(folder, 7, ranks, "{}", {}, optimizer=True, rng=True)
-    combined = time.monotonic()
-    mine = pieces_of(ranks // 2, ranks, case)
-    ready = time.monotonic()
+    combined = time.process_time()
+    mine = pieces_of(ranks // 2, ranks, case, loads=True)
+    ready = time.process_time()
     size = look(folder, mine, ranks // 2)
-    looked = time.monotonic() - ready
+    looked = time.process_time() - ready
     most = max(sum(1 for _ in each.iterdir()) for each in (folder, *folder.glob("ranks-*")))
     shutil.rmtree(folder)
     return {
-        "combine (s)": combined - began,
-        "look (s)": looked,
+        "combine (CPU s)": combined - began,
+        "look (CPU s)": looked,
         "read (MB)": size / 1e6,
         "files": float(most),
     }
@@ -121,7 +130,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--rows", action="store_true", help="append rows to benchmarks/results.csv")
     words = parser.parse_args()
-    form = "parts" if PARTED else "one manifest"
+    form = "parts by rank" if BY_RANK else "parts by tensor"
     for case, ranks in product(words.cases.split(","), map(int, words.ranks.split(","))):
         found = [measure(words.folder / "checkpoint", ranks, case) for _ in range(words.times)]
         for what in found[0]:

@@ -9,8 +9,8 @@ rank-00000.optimizer.safetensors
 rank-00000.rng.safetensors
 ranks-00001/                         the same of the ranks from 256 on
 
-Of more than MOST_PIECES pieces, the manifest has one for each tensor. Its file, such as pieces-00000.json, has those
-of this tensor and of the next ones, and pieces-rng-00000.json those that each of some ranks stores for itself.
+Of more than MOST_PIECES pieces, the manifest has one for each tensor, which names the parts with its pieces. A part,
+such as pieces-00000.json, has what some ranks have stored; pieces-rng-00000.json what each of some keeps for itself.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from neox_core.errors import CheckpointError
 from neox_core.plan.stored.saved import MANIFEST, MOST_MANIFEST, RANKS_OF_A_FOLDER, RUN, STATE, read_sealed
 from neox_core.untrusted import read_object, strict_converter, structured
 
-FORMAT, IN_PARTS = 1, 2
-"""With all pieces in the manifest, and with the pieces in parts."""
+FORMAT, BY_TENSOR, BY_RANK = 1, 2, 3
+"""With all pieces in the manifest, with each tensor's in one part, as an earlier version wrote, and by their ranks."""
 MOST_PIECES = 10_000
+RANKS_OF_A_PART = 64
 MOST_RANKS = 1 << 20
 PARTS = "pieces-"
-_FILE = (
-    r"(ranks-\d{5,}/)?rank-\d{5,}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json"
-    rf"|{PARTS}((own|rng)-)?\d{{5,}}\.json"
-)
+OF_RANKS = ("own", "rng")
+"""Kinds that each rank stores for itself."""
+_PART = rf"{PARTS}((own|rng)-)?\d{{5,}}\.json"
+_FILE = rf"(ranks-\d{{5,}}/)?rank-\d{{5,}}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json|{_PART}"
 
 Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
+Slice = tuple[tuple[int, int], ...]
 
 
 @frozen
@@ -50,7 +52,8 @@ class Piece:
     rng: the state of a random generator of one rank.
     name: of the parameter. shape: of the whole tensor. flat_range: the elements of the flattened
     tensor; None: all. slice: one [first, last) per dimension, of a tensor that is split over
-    a tensor-parallel group; flat_range then counts within the slice.
+    a tensor-parallel group; flat_range then counts within the slice. parts: files with the pieces of a tensor, in the
+    order of ranks, the first of which is `file`.
     """
 
     file: str = field(validator=v.matches_re(_FILE))
@@ -62,7 +65,8 @@ class Piece:
     flat_range: tuple[int, int] | None = None
     state: str | None = None
     rank: int | None = None
-    slice: tuple[tuple[int, int], ...] | None = None
+    slice: Slice | None = None
+    parts: tuple[str, ...] = field(factory=tuple, validator=v.deep_iterable(v.matches_re(_PART)))
 
     def __attrs_post_init__(self) -> None:
         inside = self.slice is None or (
@@ -79,6 +83,11 @@ class Piece:
     def region_shape(self) -> tuple[int, ...]:
         """Shape of the slice; of the whole tensor where there is no slice."""
         return self.shape if self.slice is None else tuple(last - first for first, last in self.slice)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The elements of the flattened slice, or tensor."""
+        return self.flat_range or (0, math.prod(self.region_shape))
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -107,13 +116,16 @@ _converter = strict_converter()
 
 
 def piece_to_plain(piece: Piece) -> dict[str, Any]:
-    """A piece as JSON holds it: without the fields that are None."""
-    return {name: value for name, value in _converter.unstructure(piece).items() if value is not None}
+    """A piece with a tensor as JSON holds it: without the fields that are None."""
+    return {
+        each: value for each, value in _converter.unstructure(piece).items() if value is not None and each != "parts"
+    }
 
 
 def part_of_rank(kind: str, rank: int) -> str:
-    """The part with the pieces of a kind that a rank stores for itself."""
-    return f"{PARTS}{kind}-{rank // RANKS_OF_A_FOLDER:05d}.json"
+    """The part with the pieces of a kind that a rank stores."""
+    of_rank = f"{kind}-{rank // RANKS_OF_A_FOLDER:05d}" if kind in OF_RANKS else f"{rank // RANKS_OF_A_PART:05d}"
+    return f"{PARTS}{of_rank}.json"
 
 
 def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
@@ -127,11 +139,11 @@ def read_manifest(folder: Path) -> Manifest:
     """Read a manifest. Raises CheckpointError when it is missing, has another format, or was changed."""
     path = folder / MANIFEST
     raw, is_sealed = read_sealed(path)
-    if raw.get("format") not in (FORMAT, IN_PARTS):
-        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads format {FORMAT} and {IN_PARTS}")
+    if raw.get("format") not in (FORMAT, BY_TENSOR, BY_RANK):
+        raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads formats {FORMAT} to {BY_RANK}")
     raw["sealed"] = is_sealed
     manifest = structured(_converter, raw, Manifest, f"{path}: not a manifest", CheckpointError)
-    unsealed = {piece.file for piece in manifest.pieces} - set(manifest.files)
+    unsealed = {file for piece in manifest.pieces for file in (piece.file, *piece.parts)} - set(manifest.files)
     if unsealed or not {RUN, STATE} <= set(manifest.files):
         raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")
     return manifest

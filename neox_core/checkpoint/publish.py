@@ -11,7 +11,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from attrs import frozen
 
@@ -25,8 +25,8 @@ from neox_core.plan.stored.saved import LATEST, latest_name, latest_text, rank_n
 if TYPE_CHECKING:
     from neox_core.contracts.store import StoredCheckpoints
 
-PART = 4096
-"""Pieces of a part, beyond which the next tensor begins another one."""
+_Pieces = dict[str, dict[tuple[str, str, str], list[str]]]
+"""By the part that would hold them, and by tensor."""
 
 
 @frozen
@@ -80,25 +80,26 @@ def write_manifest(
     """
     try:
         files: dict[str, Seal] = {}
-        pieces: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        pieces: _Pieces = defaultdict(lambda: defaultdict(list))
         values: dict[str, dict[str, Any]] = {}
         own: set[str] = set()
         for rank in range(world_size):
             note = json.loads(rank_note(folder, rank).read_text(encoding="utf-8"))
             files.update({file: Seal(*seal) for file, seal in note["files"].items()})
+            part_of = {kind: form.part_of_rank(kind, rank) for kind in get_args(form.Kind)}
             for kind, state_name, name, text in note["pieces"]:
-                pieces[kind, state_name, name].append(text)
+                pieces[part_of[kind]][kind, state_name, name].append(text)
             values.update(note["values"])
             own.update(note["own"])
             rank_note(folder, rank).unlink()
         for name, text in {saved.RUN: run, saved.STATE: json.dumps({**state, "own": sorted(own)}, indent=1)}.items():
             files[name] = write_bytes(folder / name, text.encode())
         content = {"step": step, "world_size": world_size, "values": values, "has_optimizer": optimizer, "has_rng": rng}
-        if sum(map(len, pieces.values())) <= form.MOST_PIECES:
-            listed = [json.loads(text) for texts in pieces.values() for text in texts]
+        if sum(len(texts) for part in pieces.values() for texts in part.values()) <= form.MOST_PIECES:
+            listed = [json.loads(text) for part in pieces.values() for texts in part.values() for text in texts]
             content |= {"format": form.FORMAT, "pieces": listed}
         else:
-            content |= {"format": form.IN_PARTS, "pieces": _write_parts(folder, pieces, files)}
+            content |= {"format": form.BY_RANK, "pieces": _write_parts(folder, pieces, files)}
         content["files"] = {file: {"size": seal.size, "sha256": seal.sha256} for file, seal in files.items()}
         write_bytes(folder / saved.MANIFEST, sealed(content))
         for each in {folder, *((folder / file).parent for file in files)}:
@@ -107,28 +108,18 @@ def write_manifest(
         raise cannot_write(folder, error) from error
 
 
-def _write_parts(
-    folder: Path, pieces: dict[tuple[str, str, str], list[str]], files: dict[str, Seal]
-) -> list[dict[str, Any]]:
-    """Write pieces in order, so that a layer is in few parts, and add these to `files`. Returns one piece a tensor."""
-    parts: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    number = count = 0
-    for key in sorted(pieces):
-        if key[0] in ("own", "rng"):
-            parts[key[2]].append(key)
-            continue
-        if count and count + len(pieces[key]) > PART:
-            number, count = number + 1, 0
-        count += len(pieces[key])
-        parts[f"{form.PARTS}{number:05d}.json"].append(key)
-    tensors = []
-    for part, keys in parts.items():
-        for first in (json.loads(pieces[key][0]) for key in keys if key[2] != part):
-            alike = {name: first[name] for name in ("kind", "name", "state", "dtype", "shape") if name in first}
-            tensors.append({"file": part, "key": "", **alike})
-        texts = (text for key in keys for text in pieces.pop(key))
-        files[part] = write_bytes(folder / part, f'{{"pieces":[{",".join(texts)}]}}'.encode())
-    return tensors
+def _write_parts(folder: Path, pieces: _Pieces, files: dict[str, Seal]) -> list[dict[str, Any]]:
+    """Write the parts, and add them to `files`. Returns a piece for each tensor, which names its parts."""
+    tensors: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for part, of_part in pieces.items():
+        for key, (text, *_) in of_part.items():
+            if key[0] not in form.OF_RANKS:
+                first = json.loads(text)
+                alike = {name: first[name] for name in ("kind", "name", "state", "dtype", "shape") if name in first}
+                tensors.setdefault(key, {"file": part, "key": "", **alike, "parts": []})["parts"].append(part)
+        listed = ",".join(text for texts in of_part.values() for text in texts)
+        files[part] = write_bytes(folder / part, f'{{"pieces":[{listed}]}}'.encode())
+    return [*tensors.values()]
 
 
 def publish(written: Path, final: Path) -> None:

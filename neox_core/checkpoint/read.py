@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import PARTS, Kind, Piece, part_of_rank, read_manifest, read_pieces
-from neox_core.checkpoint.regions import fit_together
+from neox_core.checkpoint.manifest import OF_RANKS, PARTS, Kind, Piece, Slice, part_of_rank, read_manifest, read_pieces
+from neox_core.checkpoint.regions import fit_together, regions
 from neox_core.checkpoint.seal import check_seal
 from neox_core.checkpoint.tensor_file import read_part
 from neox_core.errors import CheckpointError
@@ -30,7 +32,7 @@ _Key = tuple[str, str, str | None]
 class CheckpointReader:
     """One checkpoint. Building a reader checks the manifest; `verify` checks the files that it names.
 
-    Of a checkpoint with parts, it reads those with the tensors that it is asked for.
+    Of a checkpoint with parts, it reads those with the elements that it is asked for, and others where it must search.
 
     fetch: gets a file of a checkpoint in a store, by folder, name, size and SHA-256; None: all are in `folder`.
     """
@@ -40,7 +42,7 @@ class CheckpointReader:
         self._fetch = fetch
         self.manifest = read_manifest(folder)
         self._tensors: dict[_Key, Piece] = {(each.kind, each.name, each.state): each for each in self.manifest.pieces}
-        self._pieces: dict[_Key, list[Piece]] = {}
+        self._pieces: dict[_Key, dict[Slice, list[Piece]]] = defaultdict(lambda: defaultdict(list))
         self._of_ranks: dict[tuple[str, int | None], list[Piece]] = defaultdict(list)
         self._parts: set[str] = set()
         self._keep([each for each in self.manifest.pieces if not each.file.startswith(PARTS)])
@@ -61,36 +63,54 @@ class CheckpointReader:
                     self._path(file)
 
     def _keep(self, pieces: Iterable[Piece]) -> None:
-        """Keep all pieces of some tensors. Raises CheckpointError unless they make them up."""
+        """Keep pieces. Raises CheckpointError unless those of a tensor make it up when all of its parts are read."""
         found: dict[_Key, list[Piece]] = defaultdict(list)
         for piece in pieces:
             found[piece.kind, piece.name, piece.state].append(piece)
             self._of_ranks[piece.kind, piece.rank].append(piece)
-        for of_tensor in found.values():
-            self._check_whole(of_tensor)
-        self._pieces.update(found)
+        for key, of_tensor in found.items():
+            held = self._pieces[key]
+            for piece in of_tensor:
+                insort(held[piece.slice or ()], piece, key=lambda each: each.span)
+            if self._parts.issuperset(_parts(self._tensors.get(key))) and not fit_together([*chain(*held.values())]):
+                raise CheckpointError(f"{self.folder}: the pieces of {key[0]} {key[1]} do not fit together")
 
     def _read_part(self, part: str) -> None:
         """Keep the pieces in a part. Raises CheckpointError unless they are those of the tensors that name it."""
         if part in self._parts:
             return
         pieces, files = read_pieces(self._path(part), self.manifest.files[part]), self.manifest.files
-        said = {key: (each.dtype, each.shape) for key, each in self._tensors.items() if each.file == part}
+        said = {(*key, each.dtype, each.shape) for key, each in self._tensors.items() if part in _parts(each)}
         found = {
-            (each.kind, each.name, each.state): (each.dtype, each.shape)
+            (each.kind, each.name, each.state, each.dtype, each.shape)
             for each in pieces
-            if each.rank is None or part_of_rank(each.kind, each.rank) != part
+            if each.rank is None or each.kind not in OF_RANKS or part_of_rank(each.kind, each.rank) != part
         }
         if found != said or not files.keys() >= {each.file for each in pieces}:
             raise CheckpointError(f"{self.folder / part}: its pieces are not those of the manifest", hint=DAMAGED)
-        self._keep(pieces)
         self._parts.add(part)
+        self._keep(pieces)
 
-    def _pieces_of(self, kind: str, name: str, state: str | None) -> list[Piece]:
-        file = self._tensors[kind, name, state].file
-        if file.startswith(PARTS):
-            self._read_part(file)
-        return self._pieces[kind, name, state]
+    def pieces_with(self, key: _Key, part: Slice, first: int, last: int) -> list[Piece]:
+        """The pieces in order with the elements [first, last) of a slice, () for the whole; [] where none are cut so.
+
+        Ranks have elements, or slices, in order: the search begins where these would be if all ranks had as many.
+        """
+        files, whole = _parts(self._tensors[key]), self._tensors[key].shape
+        shape = [high - low for low, high in part] or whole
+        near = {len(files) * first // max(prod(shape), 1), *(len(files) * part[0][0] // whole[0] for _ in part[:1])}
+        for _, file in [
+            (0, ""),
+            *sorted((min(abs(index - at) for at in near), file) for index, file in enumerate(files)),
+        ]:
+            if file:
+                self._read_part(file)
+            held = self._pieces[key].get(part, ())
+            found = [each for each in held if max(first, each.span[0]) < min(last, each.span[1]) or not prod(shape)]
+            joined = all(one.span[1] == other.span[0] for one, other in pairwise(found))
+            if found and joined and found[0].span[0] <= first and last <= found[-1].span[1]:
+                return found
+        return []
 
     def _pieces_of_rank(self, kind: Kind, rank: int) -> list[Piece]:
         part = part_of_rank(kind, rank)
@@ -151,35 +171,38 @@ class CheckpointReader:
 
     def flat(self, kind: str, name: str, state: str | None, first: int, last: int) -> Tensor:
         """The elements [first, last) of a tensor, flattened: [last - first], on the CPU."""
-        pieces = self._pieces_of(kind, name, state)
-        if any(piece.slice is not None for piece in pieces):
-            return self._join(pieces).reshape(-1)[first:last]
-        return self._run(pieces, first, last)
+        pieces = self.pieces_with((kind, name, state), (), first, last)
+        return self._run(pieces, first, last) if pieces else self._join((kind, name, state)).reshape(-1)[first:last]
 
     def part(self, kind: str, name: str, state: str | None, cut: Cut | None, first: int, last: int) -> Tensor:
         """The elements [first, last) of a rank's part of a tensor, flattened; cut None: of the whole tensor."""
         if cut is None:
             return self.flat(kind, name, state, first, last)
-        return cut.of(self.tensor(kind, name, state)).reshape(-1)[first:last]
+        found = []
+        for region in regions(cut, self.tensor_shape(kind, name, state)):
+            low, high = max(first - region.first, 0), min(last, region.last) - region.first
+            if low < high:
+                pieces = self.pieces_with((kind, name, state), region.slice, low, high)
+                if not pieces:
+                    return cut.of(self.tensor(kind, name, state)).reshape(-1)[first:last]
+                found.append(self._run(pieces, low, high))
+        return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _join(self, pieces: list[Piece]) -> Tensor:
+    def _join(self, key: _Key) -> Tensor:
         """The whole of a tensor that is stored in slices."""
-        by_slice: dict[Any, list[Piece]] = defaultdict(list)
-        for piece in pieces:
-            by_slice[piece.slice].append(piece)
-        regions = {place: self._run(mine, 0, prod(mine[0].region_shape)) for place, mine in by_slice.items()}
-        whole = next(iter(regions.values())).new_empty(pieces[0].shape)
-        for place, values in regions.items():
-            whole[tuple(slice(first, last) for first, last in place)] = values.view(
-                [last - first for first, last in place]
-            )
+        for file in _parts(self._tensors[key]):
+            self._read_part(file)
+        values = {at: self._run(held, 0, prod(held[0].region_shape)) for at, held in self._pieces[key].items()}
+        whole = next(iter(values.values())).new_empty(self._tensors[key].shape)
+        for at, flat in values.items():
+            whole[tuple(slice(*each) for each in at)] = flat.view([last - first for first, last in at])
         return whole
 
     def _run(self, pieces: list[Piece], first: int, last: int) -> Tensor:
         """The elements [first, last) of one slice, from its pieces in order."""
         parts = []
         for piece in pieces:
-            begin, end = _range(piece)
+            begin, end = piece.span
             low, high = max(first, begin), min(last, end)
             if low < high or prod(piece.region_shape) == 0:
                 part = None if piece.flat_range is None else (low - begin, high - begin)
@@ -193,13 +216,6 @@ class CheckpointReader:
             piece.name.partition("/")[2]: read_part(self._path(piece.file), piece.key, piece.shape, piece.dtype)
             for piece in self._pieces_of_rank(kind, rank)
         }
-
-    def _check_whole(self, pieces: list[Piece]) -> None:
-        """The pieces of a tensor in order. Raises CheckpointError unless they agree on its shape and cover it once."""
-        pieces.sort(key=lambda piece: (piece.slice or (), _range(piece)))
-        if not fit_together(pieces):
-            what = f"{pieces[0].kind} {pieces[0].name}"
-            raise CheckpointError(f"{self.folder}: the pieces of {what} do not fit together")
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -215,5 +231,6 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     return {name: reader.tensor("weight", name) for name in reader.shapes("weight")}
 
 
-def _range(piece: Piece) -> tuple[int, int]:
-    return piece.flat_range or (0, prod(piece.region_shape))
+def _parts(tensor: Piece | None) -> tuple[str, ...]:
+    """The parts that a piece of the manifest stands for."""
+    return () if tensor is None or not tensor.file.startswith(PARTS) else tensor.parts or (tensor.file,)

@@ -9,10 +9,8 @@ from math import prod
 
 from attrs import frozen
 
-from neox_core.checkpoint.manifest import Piece
+from neox_core.checkpoint.manifest import Piece, Slice
 from neox_core.parallel.tensor import Cut
-
-Slice = tuple[tuple[int, int], ...]
 
 
 @frozen
@@ -46,7 +44,7 @@ def fit_together(pieces: Sequence[Piece]) -> bool:
     by_region: dict[Slice, list[tuple[int, int]]] = defaultdict(list)
     for piece in pieces:
         region = piece.slice or tuple((0, length) for length in shape)
-        by_region[region].append(piece.flat_range or (0, prod(piece.region_shape)))
+        by_region[region].append(piece.span)
     for region, ranges in by_region.items():
         ranges.sort()
         elements = prod(last - first for first, last in region)

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs import validators as v
 
 from neox_core.errors import CheckpointError
 from neox_core.files import sha256_of
@@ -33,7 +34,7 @@ class Seal:
     """Size in bytes and SHA-256 of a file when it was written."""
 
     size: int
-    sha256: str
+    sha256: str = field(validator=v.matches_re(r"[0-9a-f]{64}"))
 
 
 def write_bytes(path: Path, data: bytes) -> Seal:

@@ -11,7 +11,7 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Piece, part_of_rank, piece_to_plain
+from neox_core.checkpoint.manifest import Kind, Piece, piece_to_plain
 from neox_core.checkpoint.publish import cannot_write, write_note
 from neox_core.checkpoint.regions import regions
 from neox_core.checkpoint.tensor_file import DTYPES, write_tensors
@@ -137,14 +137,11 @@ def write_rank(folder: Path, contents: RankContents) -> None:
 
 def note_of(contents: RankContents) -> dict[str, Any]:
     """What the rank that writes the manifest has to know of another one beside its files."""
-    pieces = [[*_tensor_of(piece), json.dumps(piece_to_plain(piece))] for piece in contents.pieces]
+    pieces = [
+        [piece.kind, piece.state or "", piece.name, json.dumps(piece_to_plain(piece))] for piece in contents.pieces
+    ]
     own = [piece.name.partition("/")[2] for piece in contents.pieces if piece.kind == "own"]
     return {"pieces": pieces, "values": contents.values, "own": own}
-
-
-def _tensor_of(piece: Piece) -> tuple[str, str, str]:
-    """Kind, state and name; of what ranks store for themselves, the part in place of the name."""
-    return piece.kind, piece.state or "", piece.name if piece.rank is None else part_of_rank(piece.kind, piece.rank)
 
 
 def _turn(shard: Shard, index: int, groups: Groups) -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MANIFEST, RUN, STATE, LATEST = "manifest.json", "run.json", "state.json", "latest"
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
 SEAL = "sha256"
-_SEALED_FILE = re.compile(r"(ranks-\d{5,}/)?[a-z0-9.-]+")
 _SEALED = re.compile(rb'\{"%s":"([0-9a-f]{64})",' % SEAL.encode())
 _LATEST = re.compile(r"(?P<name>step-\d{8,19})(\n(?P<sha256>[0-9a-f]{64})  (?P=name)/manifest\.json)?\n?")
 _WITHOUT_LATEST = f"delete {LATEST}: without it the newest checkpoint is taken"
@@ -151,19 +150,6 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
     if found is None or sha256_of(data[found.end() :]).encode() != found[1]:
         raise CheckpointError(f"{path}: wrong checksum, the file was changed after it was written", hint=DAMAGED)
     return content, True
-
-
-def seals_of(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of the files that the manifest in `folder` names. Raises CheckpointError."""
-    files = read_sealed(folder / MANIFEST)[0].get("files")
-    try:
-        found = {str(file): (int(seal["size"]), str(seal["sha256"])) for file, seal in dict(files or {}).items()}
-    except (TypeError, ValueError, KeyError):
-        found = {}
-    sound = all(_SEALED_FILE.fullmatch(file) and re.fullmatch("[0-9a-f]{64}", seal[1]) for file, seal in found.items())
-    if not sound or not {RUN, STATE} <= found.keys():
-        raise CheckpointError(f"{folder / MANIFEST}: not a manifest", hint=DAMAGED)
-    return found
 
 
 def rank_folder(rank: int) -> str:

@@ -20,4 +20,5 @@ def process_group_of_one(folder: Path) -> Iterator[None]:
         yield
     import deepspeed.comm
 
-    deepspeed.comm.destroy_process_group()  # torch's own would leave DeepSpeed with groups that no longer exist
+    # torch's own call would leave DeepSpeed, where it was used, with groups that no longer exist
+    (deepspeed.comm if deepspeed.comm.is_initialized() else dist).destroy_process_group()

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from neox_core.checkpoint.manifest import read_manifest
 from neox_core.config.stores import split_address
 from neox_core.contracts.store import Store
 from neox_core.errors import CheckpointError
@@ -37,7 +38,6 @@ from neox_core.plan.stored.saved import (
     latest_name,
     latest_text,
     rank_note,
-    seals_of,
 )
 from neox_core.terminal import one_line
 from neox_core.untrusted import short
@@ -93,9 +93,10 @@ class Checkpoints:
                 self._copy(f"{name}/{MANIFEST}", {f"{each}/{MANIFEST}" for each in wanted})
             folder = find_checkpoint(self.folder)
             if folder is not None:
-                seals = seals_of(folder)
+                seals = read_manifest(folder).files
                 for file in (RUN, STATE):
-                    _replace(folder / file, self.fetch(folder, file, *seals[file]).read_bytes())
+                    seal = seals[file]
+                    _replace(folder / file, self.fetch(folder, file, seal.size, seal.sha256).read_bytes())
         return folder
 
     def fetch(self, folder: Path, file: str, size: int, sha256: str) -> Path:
@@ -132,9 +133,9 @@ class Checkpoints:
         written: has the manifest, and those of its files that no rank has uploaded. keep: how many checkpoints stay, of
         earlier steps and this one; None: all. Later steps belong to an earlier run in the same place, and stay.
         """
-        name, seals = _name(written), seals_of(written)
+        name, seals = _name(written), read_manifest(written).files
         for file in (each for each in seals if (written / each).is_file()):
-            self._put(f"{name}/{_stored(file, seals[file][1])}", written / file)
+            self._put(f"{name}/{_stored(file, seals[file].sha256)}", written / file)
         if self._text(LATEST, missing="").startswith(f"{name}\n"):
             self._put_text(LATEST, f"{name}\n")  # a kill may leave the old or the new manifest
         if self._text(OWNER) != self.token:
@@ -144,7 +145,7 @@ class Checkpoints:
             )
         self._put(f"{name}/{MANIFEST}", written / MANIFEST)
         self._put_text(LATEST, latest_text(written).replace(written.name, name))
-        kept = {f"{name}/{_stored(file, seal[1])}" for file, seal in seals.items()}
+        kept = {f"{name}/{_stored(file, seal.sha256)}" for file, seal in seals.items()}
         keys = self._keys() - kept
         self._delete(key for key in keys if key.startswith(f"{name}/") and _UNPUBLISHED.fullmatch(key))
         earlier = [each for each in _steps(keys) if _step(each) < _step(name)]

@@ -22,9 +22,10 @@ from neox_fsspec import checkpoints, objects
 from server import KEYS, s3_server
 from uploads import URL, remote
 
+from neox_core.checkpoint.manifest import read_manifest
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import StorePlan
-from neox_core.plan.stored.saved import RUN, STATE, seals_of
+from neox_core.plan.stored.saved import RUN, STATE
 
 KILLS, MOVED = 20, 4
 """At least, of uploads before their end, and of those after which the newest checkpoint is what was uploaded."""
@@ -65,10 +66,10 @@ def whole(folder: Path) -> int:
     reader = remote(folder / "reader")
     found = reader.find()
     assert found is not None
-    seals = seals_of(found)
+    seals = read_manifest(found).files
     assert len(seals) == 5
     for file, seal in seals.items():
-        assert reader.fetch(found, file, *seal).stat().st_size == seal[0]
+        assert reader.fetch(found, file, seal.size, seal.sha256).stat().st_size == seal.size
     return int(found.name.removeprefix("step-"))
 
 

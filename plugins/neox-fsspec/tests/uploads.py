@@ -59,7 +59,8 @@ def save(folder: Path, step: int, part: float) -> None:
     files = {file: {"size": size, "sha256": sha256} for file, (size, sha256) in seals.items()}
     for name in (RUN, STATE):
         files[name] = json.loads((folder / "seals.json").read_text())[name]
-    (written / MANIFEST).write_bytes(sealed({"format": 1, "step": step, "files": files}))
+    manifest = {"format": 1, "step": step, "world_size": 1, "pieces": [], "files": files}
+    (written / MANIFEST).write_bytes(sealed(manifest))
     here.publish(written, keep=1)
     if not part:
         seconds.write_text(str(time.process_time() - began))

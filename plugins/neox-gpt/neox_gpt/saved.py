@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neox_core.checkpoint.manifest import read_manifest
 from neox_core.config.stores import address_fault, split_address
 from neox_core.errors import CheckpointError
 from neox_core.files import cache_folder, replacing
@@ -14,7 +15,7 @@ from neox_core.hooks.install import require_modules
 from neox_core.plan.component import offered
 from neox_core.plan.runfile import StorePlan
 from neox_core.plan.stored.installed import installed
-from neox_core.plan.stored.saved import DAMAGED, MANIFEST, RUN, find_checkpoint, read_run, read_sealed, seals_of
+from neox_core.plan.stored.saved import DAMAGED, MANIFEST, RUN, find_checkpoint, read_run, read_sealed
 from neox_core.plan.stored.stores import open_store
 from neox_gpt.config.plan import GPTPlan
 
@@ -62,9 +63,9 @@ def _copied(url: str, catalog: Catalog) -> Path | None:
     for other in set(store.folder.glob("step-*")) - {folder}:
         shutil.rmtree(other, ignore_errors=True)
     with store.naming():
-        for file, seal in seals_of(folder).items():
+        for file, seal in read_manifest(folder).files.items():
             if ".optimizer." not in file:
-                content = store.fetch(folder, file, *seal)
+                content = store.fetch(folder, file, seal.size, seal.sha256)
                 with replacing(folder / file) as new:
                     new.symlink_to(content.name)
     return folder

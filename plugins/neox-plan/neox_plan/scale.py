@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import evolve, frozen
 
-from neox_core.checkpoint.manifest import MOST_PIECES, Piece, piece_to_plain
-from neox_core.checkpoint.publish import PART
+from neox_core.checkpoint.manifest import MOST_PIECES, RANKS_OF_A_PART, Piece, piece_to_plain
 from neox_core.plan.planners import engine_planner
 from neox_core.plan.stored.saved import RANKS_OF_A_FOLDER, rank_folder
 from neox_plan.layout import held_by
@@ -73,15 +72,16 @@ def scale(resolved: Resolved) -> Scale:
 
 def _counts(resolved: Resolved, plan: RunPlan) -> dict[str, int]:
     cluster, ranks, hosts = plan.cluster, plan.cluster.world_size, len(plan.cluster.hosts)
-    stored, folders = _stored(resolved, plan), ceil(ranks / RANKS_OF_A_FOLDER)
+    stored = _stored(resolved, plan)
     pieces = sum(count for count, _ in stored) + GENERATORS * ranks
-    parts = _parts(stored, folders) if pieces > MOST_PIECES else 0
+    parts = ceil(ranks / RANKS_OF_A_PART) + ceil(ranks / RANKS_OF_A_FOLDER) if pieces > MOST_PIECES else 0
     files = OF_A_RANK * ranks + BESIDE + parts
     every = sum(count * length for count, length in stored) + GENERATORS * ranks * RNG
     seals = SEALED * files
-    if parts:  # a rank reads one line of each tensor, and then the parts of its stage
+    if parts:  # a rank reads one line of each tensor, and then at ZeRO 3 its own part, else the parts of its stage
         head = seals + sum(length for _, length in stored)
-        listed, read = head + every, head + every // cluster.pipeline_parallel
+        share = ceil(ranks / RANKS_OF_A_PART) if plan.optim.zero_stage == 3 else cluster.pipeline_parallel
+        listed, read = head + every, head + every // share
     else:
         listed = read = seals + every
     block = ranks if ranks <= BLOCK else isqrt(ranks - 1) + 1
@@ -140,13 +140,3 @@ def _line(name: str, shape: tuple[int, ...], plan: RunPlan) -> int:
     file = f"{rank_folder(rank)}rank-{rank:05d}.optimizer.safetensors"
     piece = Piece(file, f"state/exp_avg/{name}", "state", name, "F32", shape, span, "exp_avg")
     return len(json.dumps(piece_to_plain(piece))) + 2
-
-
-def _parts(stored: list[tuple[int, int]], folders: int) -> int:
-    """Files of pieces, which are filled as `neox_core.checkpoint.publish` fills them."""
-    parts, count = 1, 0
-    for pieces, _ in stored:
-        if count and count + pieces > PART:
-            parts, count = parts + 1, 0
-        count += pieces
-    return parts + folders

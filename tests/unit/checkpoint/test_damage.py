@@ -69,7 +69,7 @@ def _swap_in_pickle(folder: Path) -> None:
         (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
         (lambda folder: (folder / "manifest.json").write_text("[]"), "not a JSON object"),
         (lambda folder: (folder / "manifest.json").write_bytes(b"\xff\xfe"), "manifest.json: cannot be read"),
-        (edit(lambda m: m.update(format=7)), "format 7, this version reads format 1"),
+        (edit(lambda m: m.update(format=7)), "format 7, this version reads formats 1 to 3"),
         (edit(lambda m: m.pop("pieces")), "not a manifest"),
         (edit(lambda m: m.update(extra=1)), "not a manifest"),
         (edit(lambda m: m["pieces"][0].update(file="../../etc/passwd")), "not a manifest"),
