@@ -25,8 +25,7 @@ _BYTES = 8 * _CELLS
 class Beat:
     """The last report of a rank. beats: how often it made progress, 0 before the training loop; step: finished steps.
 
-    patience_s: seconds that it may now make no progress; 0: no limit. asked_patience_s: the same
-    after it was asked to stop.
+    patience_s: seconds that it may now make no progress; 0: no limit. asked_patience_s: once asked to stop.
     """
 
     beats: int
@@ -48,6 +47,7 @@ class Heartbeat:
         self._cells[0] += 1
 
     def reached(self, step: int) -> None:
+        """Report the number of finished steps."""
         self._cells[1] = step
 
     def expect(self, patience_s: float, asked_patience_s: float) -> None:
@@ -70,18 +70,16 @@ class Heartbeats:
         self._cells = memoryview(mmap.mmap(self._file.fileno(), 0)).cast("q")
 
     def of(self, local_rank: int) -> Beat:
+        """The last report of a rank of this machine."""
         beats, step, patience, asked = self._cells[_CELLS * local_rank : _CELLS * (local_rank + 1)]
         return Beat(beats, step, patience / 1000, asked / 1000)
 
 
 def _shared(local_rank: int) -> memoryview[int] | None:
-    path = os.environ.get(VARIABLE)
-    if path is None:
-        return None
     try:
-        with Path(path).open("r+b") as file:
+        with Path(os.environ[VARIABLE]).open("r+b") as file:
             cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
-    except (OSError, ValueError):  # the launcher is gone, or its memory cannot be opened
+    except (KeyError, OSError, ValueError):  # nothing watches, or the launcher is gone, or its memory cannot be opened
         return None
     mine = cells[_CELLS * local_rank : _CELLS * (local_rank + 1)]
     return mine if len(mine) == _CELLS else None

@@ -91,6 +91,7 @@ class Piece:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
+        """Shape of what the file holds: of the slice, or [elements] where `flat_range` has a part of it."""
         return self.region_shape if self.flat_range is None else (self.flat_range[1] - self.flat_range[0],)
 
 
@@ -138,11 +139,10 @@ def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
 def read_manifest(folder: Path) -> Manifest:
     """Read a manifest. Raises CheckpointError when it is missing, has another format, or was changed."""
     path = folder / MANIFEST
-    raw, is_sealed = read_sealed(path)
+    raw, sealed = read_sealed(path)
     if raw.get("format") not in (FORMAT, BY_TENSOR, BY_RANK):
         raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads formats {FORMAT} to {BY_RANK}")
-    raw["sealed"] = is_sealed
-    manifest = structured(_converter, raw, Manifest, f"{path}: not a manifest", CheckpointError)
+    manifest = structured(_converter, {**raw, "sealed": sealed}, Manifest, f"{path}: not a manifest", CheckpointError)
     unsealed = {file for piece in manifest.pieces for file in (piece.file, *piece.parts)} - set(manifest.files)
     if unsealed or not {RUN, STATE} <= set(manifest.files):
         raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")

@@ -159,9 +159,11 @@ class CheckpointReader:
         return "master" if ("master", name, None) in self._tensors else "weight"
 
     def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
+        """Shape of a whole tensor, read from the manifest. state: of the optimizer, by name."""
         return self._tensors[kind, name, state].shape
 
     def tensor_dtype(self, kind: str, name: str, state: str | None = None) -> str:
+        """Type of a tensor as safetensors names it, such as "F32". state: of the optimizer, by name."""
         return self._tensors[kind, name, state].dtype
 
     def tensor(self, kind: str, name: str, state: str | None = None) -> Tensor:

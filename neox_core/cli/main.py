@@ -49,6 +49,7 @@ class NeoxGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the subcommands, of the plugins' commands, and of groups that consist of these."""
         catalog = catalog_for_help()
         return [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS), *groups(catalog, SUBCOMMANDS)]
 
@@ -62,6 +63,7 @@ class NeoxGroup(click.Group):
             formatter.write_dl(lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, imported. Raises UsageError where there is none, PluginError for what is not one."""
         if cmd_name in SUBCOMMANDS:
             command = load_path(SUBCOMMANDS[cmd_name].target)
         else:
@@ -82,8 +84,7 @@ class NeoxGroup(click.Group):
 
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
         near = get_close_matches(name, self.list_commands(ctx), 1)
-        way_out = f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands"
-        way_out = package_of(name) or way_out
+        way_out = package_of(name) or (f"did you mean {near[0]!r}?" if near else "`neox --help` lists all commands")
         failed = "".join(f"\n  not loaded, and may offer it: plugin {report.line}" for report in catalog.failed())
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
@@ -117,8 +118,7 @@ class NeoxGroup(click.Group):
             _require_text(args)
             code = super().main(args, prog_name or "neox", **extra)
         except (NeoxError, OSError, MemoryError, ImportError) as error:
-            told = in_words(error)
-            if told is None:
+            if (told := in_words(error)) is None:
                 raise
             code = report(told, error)
         except click.ClickException as error:

@@ -106,6 +106,7 @@ class OpenGroup(click.Group):
         self._inner = inner
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the group's own commands, then those of plugins."""
         own = self._own(ctx)
         return [*own, *offered(catalog_for_help(), own, f"{self.name}.")]
 
@@ -113,6 +114,7 @@ class OpenGroup(click.Group):
         return self._inner.list_commands(ctx) if self._inner else super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The group's own command of a name, or a plugin's. Raises PluginError, or UsageError that names a package."""
         own = self._inner.get_command(ctx, cmd_name) if self._inner else super().get_command(ctx, cmd_name)
         if own is not None:
             return own

@@ -44,6 +44,7 @@ class ModelSize:
 
     @property
     def num_parameters(self) -> int:
+        """The sum over all shapes."""
         return sum(map(prod, self.shapes.values()))
 
     def in_words(self) -> str:

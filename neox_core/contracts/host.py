@@ -85,8 +85,8 @@ class Launcher(Protocol):
 class Progress:
     """How far a run has come. A monitor may read it at any time and from any thread; this does not slow the run.
 
-    * step: optimizer steps that were handed to the device, which may still be at an earlier one.
-    * doing: what the run does when it does not train, such as "saving"; otherwise "".
+    * step: optimizer steps handed to the device, which may still be at an earlier one; `reached(step)` sets it.
+    * doing: what the run does when it does not train, such as "saving"; otherwise "". `now(doing)` sets it.
     """
 
     step: int = 0

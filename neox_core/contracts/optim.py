@@ -22,8 +22,8 @@ class Optimizer(Protocol):
     * It reads `lr` from its groups at each step: the schedule writes it. It starts above 0; at 0 no weight changes.
     * An optimizer that decays weights has a setting `weight_decay`. Without it, neox refuses `weight-decay` in a
       config, and groups have 0.
-    * Its whole state is in `state_dict()`, as tensors and plain numbers: to save the state, build the optimizer again
-      and load it changes no bit of later steps.
+    * Its whole state is in `state_dict()`, as tensors and plain numbers: an optimizer that is built again and gets it
+      by `load_state_dict()` makes the same later steps, bit for bit.
     * `step()` updates the weights that have a gradient, also those whose first gradient comes late, and keeps weights
       finite while gradients are finite. It does not change gradients and skips parameters without one. It is
       deterministic, whatever torch's generator draws.

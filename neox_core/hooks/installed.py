@@ -24,9 +24,11 @@ class Plugin:
     points: list[EntryPoint] = field(factory=list)
 
     def info(self, point: EntryPoint) -> PluginInfo:
+        """The source of what an entry point offers."""
         return PluginInfo(self.id, self.version, point.value.partition(":")[0].strip())
 
     def packages(self) -> set[str]:
+        """The names of the top-level packages of the listing modules."""
         return {self.info(point).module.partition(".")[0] for point in self.points}
 
 

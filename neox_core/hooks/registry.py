@@ -107,6 +107,7 @@ class Registry:
         yield from self.sections
 
     def add(self, entry: Entry) -> None:
+        """Add a component beside those of the same name."""
         self._offers[entry.kind, entry.component.name].append(entry)
 
     def entries(self, kind: str | None = None) -> Iterator[Entry]:
@@ -120,9 +121,7 @@ class Registry:
 
     def clashes(self) -> Iterator[tuple[Entry, ...]]:
         """The names that more than one plugin offers."""
-        for _, entries in sorted(self._offers.items()):
-            if len(entries) > 1:
-                yield tuple(entries)
+        return (tuple(entries) for _, entries in sorted(self._offers.items()) if len(entries) > 1)
 
     def key_clashes(self) -> Iterator[tuple[str, tuple[tuple[PluginInfo, ConfigSection], ...]]]:
         """The config keys that more than one section owns, and these sections."""
@@ -130,11 +129,10 @@ class Registry:
         for plugin, section in self.sections:
             for setting in fields(section.settings):
                 owners[setting.name].append((plugin, section))
-        for key, sections in sorted(owners.items()):
-            if len(sections) > 1:
-                yield key, tuple(sections)
+        return ((key, tuple(sections)) for key, sections in sorted(owners.items()) if len(sections) > 1)
 
     def names(self, kind: str) -> tuple[str, ...]:
+        """The names that components of a kind are offered under, sorted."""
         return tuple(sorted({name for offered, name in self._offers if offered == kind}))
 
     def find(self, kind: str, use: str) -> Entry:
@@ -151,9 +149,8 @@ class Registry:
             owners = " and ".join(f"{entry.plugin.id} {entry.plugin.version}" for entry in offers)
             ways = " or ".join(f"`{entry.qualified}`" for entry in offers)
             key = offers[0].definition.key.replace("_", "-")
-            raise PluginError(
-                f"{kind} {name!r} is offered by {owners}", hint=f"write {key}: {ways}" if key else f"write {ways}"
-            )
+            hint = f"write {key}: {ways}" if key else f"write {ways}"
+            raise PluginError(f"{kind} {name!r} is offered by {owners}", hint=hint)
         known = self.names(kind)
         near = get_close_matches(name, known, 1) or [other for other in known if other.lower() == name.lower()]
         raise UnknownComponentError(

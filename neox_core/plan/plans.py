@@ -186,6 +186,7 @@ class DataPlan:
 
     @property
     def has_test(self) -> bool:
+        """Whether there are documents to test on."""
         return bool(self.test) if self.train else self.split[2] > 0
 
 
@@ -324,6 +325,7 @@ class ClusterPlan:
 
     @property
     def world_size(self) -> int:
+        """The number of ranks on all hosts."""
         return sum(host.slots for host in self.hosts)
 
 

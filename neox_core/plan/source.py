@@ -37,6 +37,7 @@ class Source:
 
     @property
     def kinds(self) -> tuple[str, ...]:
+        """The names of `definitions`."""
         return tuple(kind.name for kind in self.definitions)
 
     def inside(self, setting: str) -> tuple[str, ...]:

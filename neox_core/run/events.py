@@ -203,8 +203,7 @@ class Events:
         self.report.say(message)
 
     def poll(self) -> bool:
-        stopped = self._stop.poll()  # every step, whatever is asked
-        return stopped or self._stopping
+        return self._stop.poll() or self._stopping  # collective: asked for at every step
 
     def _tell_saved(self) -> None:
         for saved in self._checkpointer.completed():

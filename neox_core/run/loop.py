@@ -26,7 +26,8 @@ class Reporter(Protocol):
     def step(self, step: int, loss: Tensor, lr: float, engine: Engine) -> None:
         """Called after every update; reads the device at log steps. Raises RankError for non-finite numbers."""
 
-    def validation(self, step: int, losses: Sequence[Tensor]) -> float: ...
+    def validation(self, step: int, losses: Sequence[Tensor]) -> float:
+        """Called with this rank's loss of each batch of an evaluation. Returns the mean over all ranks. Collective."""
 
     def check(self) -> None:
         """Called before a save. Raises RankError when a loss since the last check was not finite."""
@@ -41,7 +42,7 @@ class Saver(Protocol):
 
 
 class Stop(Protocol):
-    """Whether the user has asked the run to end; the answer is the same on every rank."""
+    """`poll()`: whether the user has asked the run to end; the answer is the same on every rank."""
 
     def poll(self) -> bool: ...
 

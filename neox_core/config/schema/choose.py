@@ -56,11 +56,9 @@ class Reading(Keys):
         self.absent: set[str] = set()  # packages of components that are asked for and not there
 
     def choose(self) -> None:
+        """Choose the components of every kind, and read their settings."""
         kinds = sorted(self.catalog.registry.kinds.values(), key=lambda kind: not kind.names_others)
-        named = {}
-        for kind in kinds:
-            if kind.used and (kind.key or kind.many):
-                named[kind] = self._choose(kind)
+        named = {kind: self._choose(kind) for kind in kinds if kind.used and (kind.key or kind.many)}
         if self.loaded.values.keys() - self.read - self.owners.section_of.keys():  # a key of what is not chosen yet
             for kind, chosen in named.items():
                 if chosen is not None and kind.many and not kind.settings_at:
@@ -165,11 +163,10 @@ class Reading(Keys):
             return None
         self.read_sections_of(entry)
         if kind.settings_at:
-            path = self._as_written(kind.settings_at)
             values = self._params(kind)
             if kind.many:
                 values = self._own(entry, names, values)
-            chosen = self._settings(entry, values, path)
+            chosen = self._settings(entry, values, self._as_written(kind.settings_at))
         else:
             chosen = self._flat_settings(entry)
         return None if chosen is None else evolve(chosen, path=kind.settings_at)
@@ -321,6 +318,7 @@ class Reading(Keys):
                     yield f"{block}.{path}", (*inside, *paths)
 
     def read_rest(self) -> None:
+        """Report the keys that nothing has read."""
         for key in self.loaded.values:
             if key in self.read or package_of_key(key) in self.absent:  # the report names the package
                 continue

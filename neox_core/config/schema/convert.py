@@ -44,10 +44,12 @@ class Field:
 
     @property
     def required(self) -> bool:
+        """Whether a config has to have the key."""
         return self.attribute.default is attrs.NOTHING
 
     @property
     def default(self) -> Any:
+        """The value of a config without the key; made anew where attrs has a factory."""
         factory = self.attribute.default
         return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type] # typed as a function
 
@@ -232,9 +234,8 @@ def _literal(raw: Any, choices: tuple[Any, ...]) -> Any:
             return choice
     near = get_close_matches(str(raw), [str(choice) for choice in choices], 1)
     listed = ", ".join(shown(choice) for choice in choices)
-    message = (
-        f"must be one of {listed}, not {shown(raw)}" if len(choices) > 1 else f"must be {listed}, not {shown(raw)}"
-    )
+    one = "one of " if len(choices) > 1 else ""
+    message = f"must be {one}{listed}, not {shown(raw)}"
     raise InvalidError(message, f"did you mean {near[0]!r}?" if near and isinstance(raw, str) else "")
 
 
@@ -262,11 +263,7 @@ def shown(value: Any) -> str:
         return "a block of keys"
     if isinstance(value, list | tuple):
         return "a list"
-    text = (
-        {True: "true", False: "false", None: "null"}[value]
-        if value is None or value is True or value is False
-        else repr(value)
-    )
+    text = {"True": "true", "False": "false", "None": "null"}.get(repr(value), repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -63,6 +63,7 @@ class Keys:
         return kept
 
     def read_core_sections(self) -> None:
+        """Read the sections of the core."""
         for owner, section in self.owners.sections:
             if owner == CORE:
                 self._read_section(owner, section, by_key(section.settings))
@@ -113,8 +114,7 @@ class Keys:
     def read_sections_of(self, entry: Entry) -> None:
         """Those of a component that the config chooses."""
         for section in entry.component.sections:
-            keys = by_key(section.settings)
-            self._make_section(entry.plugin.id, section.settings, self.take(keys, entry))
+            self._make_section(entry.plugin.id, section.settings, self.take(by_key(section.settings), entry))
 
     def keep(self, owner: str, found: Mapping[str, Any]) -> None:
         """Keep the values of keys; of a key with several owners, that of the core, else of the first owner."""

@@ -48,6 +48,7 @@ class Adam(torch.optim.Adam):
         self.kernels: Mapping[str, Callable[..., Any]] = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, and imports no compiler."""
         _unwrapped(torch.optim.Adam.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -32,6 +32,7 @@ class Foresight:
     note: str = ""
 
     def of(self, trial: Trial) -> Candidate | None:
+        """What a trial would take; None where its stage and micro-batch were not asked for."""
         return self.told.get((trial.stage, trial.micro_batch))
 
     def expect(self, trial: Trial) -> float:

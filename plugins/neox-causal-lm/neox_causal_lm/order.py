@@ -78,6 +78,7 @@ class LongerOrder:
         return sum(part.nbytes for part in self.parts)
 
     def starts(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        """As `SampleOrder.starts`."""
         starts: NDArray[np.int64] = np.empty((len(indices), 2), dtype=np.int64)
         first = 0
         for part in self.parts:
@@ -87,6 +88,7 @@ class LongerOrder:
         return starts
 
     def pieces(self, index: int) -> Iterator[tuple[int, int, int | None]]:
+        """As `SampleOrder.pieces`."""
         first = 0
         for part in self.parts[:-1]:
             if index < first + len(part):

@@ -38,6 +38,7 @@ class Compression:
         self._reduced = Reduced(reduction) if reduction.enabled else None
 
     def change(self, linear: LinearShape, tensor: TensorParallel) -> Compressed | None:
+        """The techniques of a layer; None where no group names it."""
         groups = groups_of(linear.name, self._settings)
         if not groups and self._reduced is None:
             return None
@@ -47,6 +48,7 @@ class Compression:
         return False
 
     def first_value(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        """A weight of the teacher, where a student has fewer layers; None: it is drawn."""
         return None if self._reduced is None else self._reduced.first_value(name, shape)
 
 

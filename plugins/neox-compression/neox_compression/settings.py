@@ -66,6 +66,7 @@ class CompressionSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         block = self.compression_training
         return block.layer_reduction.enabled or any(each.shared_parameters.enabled for _, each in techniques(block))
 

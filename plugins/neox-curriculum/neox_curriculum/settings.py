@@ -167,6 +167,7 @@ class DataEfficiencySettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.data_efficiency.samples or self.data_efficiency.routes
 
 
@@ -190,4 +191,5 @@ class SeqlenSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.curriculum_learning.enabled

@@ -54,6 +54,7 @@ class ReadsNeoxArguments(click.Command):
     """A command that also takes GPT-NeoX's arguments, and notes what they were read as."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, of the arguments that GPT-NeoX's stand for."""
         from neox_core.cli.notes import say
 
         own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}

@@ -33,6 +33,7 @@ class EchoHandler(logging.Handler):
         self.stream, self.formatter = stream, formatter
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; one that cannot be written is reported as `logging` does."""
         try:
             with contextlib.redirect_stdout(self.stream or sys.stdout):
                 echo(_CLEAR if self.stream is not None and self.stream.isatty() else "", self.format(record))

@@ -23,23 +23,30 @@ class Place:
         return self  # a process group cannot be copied
 
     def get_model_parallel_rank(self) -> int:
+        """This rank's place in its tensor-parallel group."""
         return self._groups.tensor.rank
 
     def get_model_parallel_world_size(self) -> int:
+        """The number of tensor-parallel ranks."""
         return self._groups.tensor.size
 
     def get_model_parallel_group(self) -> ProcessGroup | None:
+        """The tensor-parallel group; None for one rank."""
         return self._groups.tensor.group
 
     def get_data_parallel_rank(self) -> int:
+        """This rank's place in its data-parallel group."""
         return self._groups.data_rank
 
     def get_data_parallel_world_size(self) -> int:
+        """The number of data-parallel ranks."""
         return self._groups.data_size
 
     def get_data_parallel_group(self) -> ProcessGroup | None:
+        """The data-parallel group; None for one rank."""
         return self._groups.data
 
     def get_data_parallel_group_ranks(self) -> list[int]:
+        """The ranks of that group, as all ranks of the run are counted."""
         ranks: list[int] = dist.get_process_group_ranks(self._groups.data)
         return ranks

@@ -63,4 +63,5 @@ class EigenvalueSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.eigenvalue.enabled

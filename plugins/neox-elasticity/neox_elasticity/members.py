@@ -60,9 +60,11 @@ class WholeHosts:
     each: int
 
     def there(self, listed: Sequence[Slot], lost: Collection[Slot]) -> tuple[Slot, ...]:
+        """All listed slots: a host that failed may be taken again."""
         return tuple(listed)
 
     def pick(self, listed: Sequence[Slot], lost: Collection[Slot]) -> Team | None:
+        """The team of the next start; None where fewer than `count` hosts are listed with `each` slots."""
         slots = Counter(host for host, _ in listed)
         failed = {host: number for number, (host, _) in enumerate(lost, 1)}
         able = sorted((host for host in slots if slots[host] >= self.each), key=lambda host: failed.get(host, 0))

@@ -78,4 +78,5 @@ class ElasticitySettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.elasticity.enabled or self.max_restarts is not None

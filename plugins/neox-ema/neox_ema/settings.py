@@ -24,4 +24,5 @@ class EmaSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.ema.enabled

@@ -184,6 +184,7 @@ class Rewriting:
         self.set(rule, rule.to, items, name)
 
     def put(self, rule: OlderSpelling, to: str, value: Any, also: tuple[str, ...] = ()) -> None:
+        """Write a value under `to`, unless it has one. also: other values there that mean the same."""
         block, last = self.block_of(to)
         now = block.get(last)
         name = spell(to) if isinstance(rule, Moved) else setting_text(to, value)

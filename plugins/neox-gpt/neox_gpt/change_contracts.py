@@ -49,10 +49,11 @@ class ChangeSize:
 class ModelChange(Protocol):
     """`target(settings) -> ModelChange`: which layers of a built model are changed, and which weights are trained.
 
-    * `change` makes a `neox_gpt.api.LinearChange` for a layer, or None where the layer stays as it is. It is asked for
-      every ColumnLinear and RowLinear of every block: attention has `qkv` and `output`, the MLP `up` and `down`.
-    * `freezes` says whether a parameter of the model is not trained, by its name. A parameter that one change freezes
-      is frozen; parameters that changes add are trained. A frozen parameter has no gradient and no optimizer state.
+    * `change(linear, tensor)` makes a `neox_gpt.api.LinearChange` for a layer, or None where the layer stays as it is.
+      It is asked for every ColumnLinear and RowLinear of every block: attention has `qkv` and `output`, the MLP `up`
+      and `down`.
+    * `freezes(name)` says whether a parameter of the model is not trained. A parameter that one change freezes is
+      frozen; parameters that changes add are trained. A frozen parameter has no gradient and no optimizer state.
     * `state`, a frozenset that may be left out: names of parameters that its layers write themselves, such as masks. A
       checkpoint has them; they are not trained.
     * `first_value(name, shape) -> Tensor | None`, which may be left out: the value with which a whole parameter starts,

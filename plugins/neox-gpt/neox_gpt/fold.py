@@ -59,6 +59,7 @@ class FoldedReader(CheckpointReader):
         return {name: self._shape(name, shape) for name, shape in stored.items()}
 
     def tensor_shape(self, kind: str, name: str, state: str | None = None) -> tuple[int, ...]:
+        """Shape of a whole tensor, of what stays of it."""
         return self._shape(name, super().tensor_shape(kind, name, state))
 
     def _shape(self, name: str, stored: tuple[int, ...]) -> tuple[int, ...]:

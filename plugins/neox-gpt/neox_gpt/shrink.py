@@ -26,9 +26,11 @@ class Cutting:
     places: Tensor
 
     def of(self, whole: Tensor) -> Tensor:
+        """What stays of a whole parameter."""
         return whole.index_select(self.dim, self.places)
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of what stays of a parameter of shape `whole`."""
         return *whole[: self.dim], len(self.places), *whole[self.dim + 1 :]
 
 

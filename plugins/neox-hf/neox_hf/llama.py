@@ -83,6 +83,7 @@ class Llama:
         return {**keys, **self.positions(config), **self.more_keys(config)}
 
     def positions(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Our keys about positions, of a config.json."""
         return rope_keys(config, 1.0)
 
     def more_keys(self, config: Mapping[str, Any]) -> dict[str, Any]:

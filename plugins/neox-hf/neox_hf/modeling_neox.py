@@ -180,9 +180,11 @@ class NeoxModel(NeoxPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
+        """For transformers: the embedding of the tokens."""
         return self.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
+        """For transformers: replace the embedding of the tokens."""
         self.embedding = value
 
     def forward(
@@ -245,9 +247,11 @@ class NeoxForCausalLM(NeoxPreTrainedModel, GenerationMixin):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
+        """For transformers: the head."""
         return self.lm_head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
+        """For transformers: replace the head."""
         self.lm_head = value
 
     def forward(

@@ -55,6 +55,7 @@ class Traffic:
 
     @property
     def moved(self) -> int:
+        """All bytes."""
         return sum(self.by_name.values())
 
     @property

@@ -211,25 +211,31 @@ class Meeting(RendezvousHandler):
             self._pause()
 
     def get_backend(self) -> str:
+        """The name of this way to meet, for torch's agent."""
         return "neox"
 
     @property
     def use_agent_store(self) -> bool:
+        """True: the ranks use the agent's store, and make none."""
         return True
 
     def is_closed(self) -> bool:
+        """False: whoever runs again may meet again."""
         return False
 
     def set_closed(self) -> None:
         """Nothing to close: the store ends with its process."""
 
     def num_nodes_waiting(self) -> int:
+        """0: no agent joins ranks that run."""
         return 0
 
     def get_run_id(self) -> str:
+        """The name of the run, for torch's agent: one agent serves one run."""
         return "neox"
 
     def shutdown(self) -> bool:
+        """True: nothing is left open."""
         return True
 
 

@@ -37,9 +37,11 @@ class RankLogs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
+        """The folder of the logs."""
         return str(self.folder)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Where each local rank writes. envs: the environment of each, with its RANK."""
         files = {local_rank: str(new_log(self.folder, int(env["RANK"]))) for local_rank, env in envs.items()}
         none = dict.fromkeys(files, "")
         return LogsDest(stdouts=none, stderrs=files, error_files=dict(none))

@@ -58,13 +58,16 @@ class NeoxLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
+        """The token that ends a document."""
         return self.text.eod
 
     @property
     def max_length(self) -> int:
+        """The longest request, in tokens."""
         return self.longest
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **more: Any) -> list[int]:
+        """The token ids of a text. add_special_tokens: the tokenizer adds none."""
         return self.text.encode(string)
 
     def _loglikelihood_tokens(

@@ -40,4 +40,5 @@ class LoraSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.lora.enabled

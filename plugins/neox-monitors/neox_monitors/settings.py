@@ -31,6 +31,7 @@ class TensorBoardSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.tensorboard.enabled or self.tensorboard_dir is not None
 
 
@@ -49,6 +50,7 @@ class CsvSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.csv_monitor.enabled
 
 
@@ -68,6 +70,7 @@ class WandbSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.wandb.enabled
 
 
@@ -107,4 +110,5 @@ class CometSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.comet.enabled

@@ -16,7 +16,7 @@ MOST_ALLOCATIONS = 100_000
 
 
 class Recorder(Protocol):
-    """begin, then next before each further step, and finish; steps count from 1."""
+    """`begin(step)`, then `next(step)` before each further step, and `finish()`; steps count from 1."""
 
     def begin(self, step: int) -> None: ...
     def next(self, step: int) -> None: ...

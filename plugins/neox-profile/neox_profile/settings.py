@@ -47,4 +47,5 @@ class ProfileSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.profile != ProfileBlock()  # one without `first` is an error, see below

@@ -48,6 +48,7 @@ class Samples:
 
     @cached_property
     def architecture(self) -> Any:
+        """The run's architecture, which writes a sample."""
         return self.run.plan.architecture.load()[0](self.run.plan.model)
 
     def _write(self, step: int, model: Any) -> None:

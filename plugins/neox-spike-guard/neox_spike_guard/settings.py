@@ -37,4 +37,5 @@ class SpikeGuardSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.spike_guard.enabled

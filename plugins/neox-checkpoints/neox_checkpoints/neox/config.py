@@ -140,6 +140,7 @@ class Asked(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """As a dict's; notes that the key was asked for."""
         self.asked.add(key)
         return super().get(key, default)
 
@@ -153,6 +154,7 @@ class Written:
     notes: list[str] = field(factory=list)
 
     def put(self, key: str, value: Any, comment: str = "") -> None:
+        """Write a key, with hyphens. comment: the lines above it; "" for none."""
         self.keys[key.replace("_", "-")] = value
         if comment:
             self.comments[key.replace("_", "-")] = comment

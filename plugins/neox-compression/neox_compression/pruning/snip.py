@@ -72,6 +72,7 @@ class SnipPruned:
         self._snip.at_step(step)
 
     def pruned(self, found: Tensor, weight: Tensor) -> Tensor:
+        """`found`, of `weight` of this rank, times a mask; until pruning ends, its gradient is scored."""
         owner, shared = self._owner[0], self._snip.shared
         if owner.step is None or owner.step >= shared.schedule_offset:
             found = found * owner.get_parameter(MASK).to(found.dtype)
@@ -84,7 +85,7 @@ class SnipPruned:
         seen.add_(self._owner[0].total(product).to(seen.dtype))
 
     def bias_mask(self) -> None:
-        return None
+        """None: every bias stays."""
 
 
 def _scores(layer: Compressed) -> Tensor:

@@ -45,6 +45,7 @@ class Drawing:
 
     @property
     def title(self) -> str:
+        """What stands above the picture."""
         return (
             f"{_numbers('layer', self.layers)}, {_numbers('head', self.heads)}: {self.name}, "
             f"{self.seen.shape[0]} blocks of {self.block} tokens, {self.density:.1%} of what is before"

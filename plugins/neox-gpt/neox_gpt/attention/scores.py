@@ -71,6 +71,7 @@ class Request:
 
     @property
     def bias(self) -> ScoreBias | None:
+        """What is added to the scores; None where nothing is."""
         return None if self.bias_of is None else self.bias_of(self.prepared)
 
     @property

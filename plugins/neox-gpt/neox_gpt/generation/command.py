@@ -18,6 +18,7 @@ class Finite(click.FloatRange):
     """A range without nan and inf, which no comparison refuses."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click's; refuses nan and inf."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value} is not a finite number", param, ctx)

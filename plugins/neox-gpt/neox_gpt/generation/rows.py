@@ -35,6 +35,7 @@ class Row:
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def add(self, token: int) -> None:
+        """Continue the text by a token."""
         self.ids.append(token)
         self.seen.add(token)
         self.new += 1

@@ -48,6 +48,7 @@ class AutoresumeSettings:
 
     @property
     def enabled(self) -> bool:
+        """Whether the config asks for it."""
         return self.adlr_autoresume
 
 

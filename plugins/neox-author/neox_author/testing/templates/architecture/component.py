@@ -73,16 +73,16 @@ class Outputs:
     def __init__(self, logits: Tensor) -> None:  # [batch, seq, rows]
         self.all = logits
 
-    def wide(self) -> Tensor:
+    def _wide(self) -> Tensor:
         return self.all if self.all.dtype == torch.float64 else self.all.float()
 
     def logits(self) -> Tensor:
         return self.all
 
     def scores(self, labels: Tensor) -> objective.Scores:
-        log = self.wide().log_softmax(-1)
+        log = self._wide().log_softmax(-1)
         own = log.gather(-1, labels.clamp(min=0)[..., None])[..., 0].masked_fill(labels == objective.IGNORED, 0)
-        return objective.Scores(own, log.mean(-1), self.wide().logsumexp(-1))
+        return objective.Scores(own, log.mean(-1), self._wide().logsumexp(-1))
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
         return -self.scores(labels).log_prob.sum() / (labels != objective.IGNORED).sum().clamp(min=1)
