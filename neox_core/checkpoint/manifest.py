@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 from attrs import validators as v
 
 from neox_core.checkpoint.seal import TYPES, Seal, check_seal
@@ -47,13 +48,12 @@ Slice = tuple[tuple[int, int], ...]
 class Piece:
     """One stored tensor: a whole tensor, or a part of one.
 
-    kind: weight: in the model's type. master: the fp32 copy that the optimizer steps. state: the
-    optimizer's, named by `state`. own: of the optimizer, state that only one rank has. buffer: of a module.
-    rng: the state of a random generator of one rank.
-    name: of the parameter. shape: of the whole tensor. flat_range: the elements of the flattened
-    tensor; None: all. slice: one [first, last) per dimension, of a tensor that is split over
-    a tensor-parallel group; flat_range then counts within the slice. parts: files with the pieces of a tensor, in the
-    order of ranks, the first of which is `file`.
+    kind: weight: in the model's type. master: the fp32 copy that the optimizer steps. state: the optimizer's, named by
+    `state`. own: of the optimizer, state that only one rank has. buffer: of a module. rng: the state of a random
+    generator of one rank. name: of the parameter. shape: of the whole tensor. flat_range: the elements of the flattened
+    tensor; None: all. slice: one [first, last) per dimension, of a tensor that is split over a tensor-parallel group;
+    flat_range then counts within the slice. parts: files with the pieces of a tensor, in the order of ranks, the first
+    of which is `file`.
     """
 
     file: str = field(validator=v.matches_re(_FILE))
@@ -113,14 +113,13 @@ class Manifest:
     sealed: bool = True
 
 
-_converter = strict_converter()
+_converter = cache(strict_converter)
 
 
 def piece_to_plain(piece: Piece) -> dict[str, Any]:
     """A piece with a tensor as JSON holds it: without the fields that are None."""
-    return {
-        each: value for each, value in _converter.unstructure(piece).items() if value is not None and each != "parts"
-    }
+    found = {each.name: getattr(piece, each.name) for each in fields(Piece) if each.name != "parts"}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def part_of_rank(kind: str, rank: int) -> str:
@@ -133,7 +132,7 @@ def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
     """The pieces in a part. Raises CheckpointError when it is missing, or was changed."""
     check_seal(path, seal)
     raw = read_object(path, CheckpointError, MOST_MANIFEST).get("pieces")
-    return structured(_converter, raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
+    return structured(_converter(), raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -142,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
     raw, sealed = read_sealed(path)
     if raw.get("format") not in (FORMAT, BY_TENSOR, BY_RANK):
         raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads formats {FORMAT} to {BY_RANK}")
-    manifest = structured(_converter, {**raw, "sealed": sealed}, Manifest, f"{path}: not a manifest", CheckpointError)
+    manifest = structured(_converter(), {**raw, "sealed": sealed}, Manifest, f"{path}: not a manifest", CheckpointError)
     unsealed = {file for piece in manifest.pieces for file in (piece.file, *piece.parts)} - set(manifest.files)
     if unsealed or not {RUN, STATE} <= set(manifest.files):
         raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")

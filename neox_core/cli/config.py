@@ -50,10 +50,9 @@ def check(
 
 def _check_as_json(files: tuple[Path, ...], sets: tuple[str, ...], cluster: str | None, resume: str | None) -> int:
     """Print the list of problems, which may be empty, and return the exit code."""
-    problems: tuple[Problem, ...]
-    code = 0
     try:
-        problems = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True).notes
+        found = prepare_run(files, sets, resume=resume, start=False, cluster=cluster, checked=True)
+        problems, code = found.notes, 0
     except NeoxError as error:
         code = error.exit_code
         problems = error.problems if isinstance(error, ProblemsError) else (Problem(error.message, hint=error.hint),)

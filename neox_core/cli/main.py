@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from attrs import frozen
 
-from neox_core.cli.offered import OFFER, OpenGroup, catalog_for_help, groups, load_offer, offered, opened, package_of
+from neox_core.cli.offered import OFFER, OpenGroup, groups, if_loaded, load_offer, loaded, offered, opened, package_of
 from neox_core.errors import NeoxError, PluginError, UsageError, about_a_file, in_words, nobody_reads, report
 from neox_core.hooks.blame import cause_of
 from neox_core.hooks.component import load_path
@@ -50,12 +50,12 @@ class NeoxGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the subcommands, of the plugins' commands, and of groups that consist of these."""
-        catalog = catalog_for_help()
+        catalog = if_loaded()
         return [*SUBCOMMANDS, *offered(catalog, SUBCOMMANDS), *groups(catalog, SUBCOMMANDS)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, from the one-line helps, so that it imports no subcommand."""
-        lines, catalog = [(name, command.help) for name, command in SUBCOMMANDS.items()], catalog_for_help()
+        lines, catalog = [(name, command.help) for name, command in SUBCOMMANDS.items()], if_loaded()
         for name, entry in offered(catalog, SUBCOMMANDS).items():
             lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
         lines += [(name, f"A group of commands ({plugins})") for name, plugins in groups(catalog, SUBCOMMANDS).items()]
@@ -65,22 +65,16 @@ class NeoxGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, imported. Raises UsageError where there is none, PluginError for what is not one."""
         if cmd_name in SUBCOMMANDS:
-            command = load_path(SUBCOMMANDS[cmd_name].target)
-        else:
-            from neox_core.hooks.loader import load_plugins
-
-            catalog = load_plugins()
-            if cmd_name in groups(catalog, SUBCOMMANDS):
-                return OpenGroup(cmd_name)
-            if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
-                self._refuse(ctx, cmd_name, catalog)
-            entry = catalog.find("command", cmd_name)
-            command = load_offer(ctx, entry)
-            if isinstance(command, click.Group):
-                command = opened(entry.component.name, command)
-        if not isinstance(command, click.Command):
-            raise PluginError(f"command {cmd_name!r} is {command!r}, not a click command")
-        return command
+            own: click.Command = load_path(SUBCOMMANDS[cmd_name].target)
+            return own
+        catalog = loaded()
+        if cmd_name in groups(catalog, SUBCOMMANDS):
+            return OpenGroup(cmd_name)
+        if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
+            self._refuse(ctx, cmd_name, catalog)
+        entry = catalog.find("command", cmd_name)
+        command = load_offer(ctx, entry)
+        return opened(entry.component.name, command) if isinstance(command, click.Group) else command
 
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
         near = get_close_matches(name, self.list_commands(ctx), 1)

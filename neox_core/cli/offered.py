@@ -15,6 +15,8 @@ OFFER = "neox_core.offer"
 """Where a click context keeps the plugin's offer that its command is."""
 NOTES = "neox_core.notes"
 """Where it keeps lines that `neox plugins list` shows."""
+CATALOG = "neox_core.catalog"
+"""Where it keeps the plugins."""
 
 
 def offered(catalog: "Catalog | None", own: Container[str], group: str = "") -> "dict[str, Entry]":
@@ -49,23 +51,33 @@ def groups(catalog: "Catalog | None", own: Container[str]) -> dict[str, str]:
     return {group: ", ".join(dict.fromkeys(plugins)) for group, plugins in found.items()}
 
 
-def catalog_for_help() -> "Catalog | None":
-    """None when what switches plugins off cannot be read: help must work, and any other command reports it."""
+def loaded() -> "Catalog":
+    """The plugins, which a command line loads once, and which anything else loads anew."""
     from neox_core.hooks.loader import load_plugins
 
+    context = click.get_current_context(silent=True)
+    kept: dict[str, Any] = {} if context is None else context.meta
+    kept[CATALOG] = catalog = kept.get(CATALOG) or load_plugins()
+    return catalog
+
+
+def if_loaded() -> "Catalog | None":
+    """None when what switches plugins off cannot be read: help must work, and any other command reports it."""
     try:
-        return load_plugins()
+        return loaded()
     except PluginError:
         return None
 
 
-def load_offer(ctx: click.Context, entry: "Entry") -> object:
-    """What a plugin offers as a command; an error that it raises is then blamed on the plugin."""
+def load_offer(ctx: click.Context, entry: "Entry") -> click.Command:
+    """The command that a plugin offers; an error that it raises is then blamed on the plugin."""
     from neox_core.hooks.install import require_modules  # with the loader 50 ms that others need not pay
 
     require_modules(entry)
     command = entry.load()
     ctx.meta[OFFER] = entry
+    if not isinstance(command, click.Command):
+        raise PluginError(f"command {entry.qualified} is {command!r}, not a click command")
     return command
 
 
@@ -108,7 +120,7 @@ class OpenGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the group's own commands, then those of plugins."""
         own = self._own(ctx)
-        return [*own, *offered(catalog_for_help(), own, f"{self.name}.")]
+        return [*own, *offered(if_loaded(), own, f"{self.name}.")]
 
     def _own(self, ctx: click.Context) -> list[str]:
         return self._inner.list_commands(ctx) if self._inner else super().list_commands(ctx)
@@ -118,13 +130,8 @@ class OpenGroup(click.Group):
         own = self._inner.get_command(ctx, cmd_name) if self._inner else super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        from neox_core.hooks.loader import load_plugins
-
-        entry = offered(load_plugins(), self._own(ctx), f"{self.name}.").get(cmd_name)
+        entry = offered(loaded(), self._own(ctx), f"{self.name}.").get(cmd_name)
         others = package_of(str(self.name)) if self._inner is None else ""
         if entry is None and (package := package_of(f"{self.name}.{cmd_name}") or others):
             raise click.UsageError(f"no command {cmd_name!r}; {package}", ctx)
-        command = load_offer(ctx, entry) if entry is not None else None
-        if entry is not None and not isinstance(command, click.Command):
-            raise PluginError(f"command {entry.qualified} is {command!r}, not a click command")
-        return command if isinstance(command, click.Command) else None
+        return None if entry is None else load_offer(ctx, entry)

@@ -8,9 +8,8 @@ from itertools import groupby
 import click
 from attrs import asdict, frozen
 
-from neox_core.cli.offered import NOTES, OpenGroup
+from neox_core.cli.offered import NOTES, OpenGroup, loaded
 from neox_core.hooks.catalog import Catalog
-from neox_core.hooks.loader import load_plugins
 from neox_core.hooks.registry import Registry
 from neox_core.terminal import echo, echo_json, one_line
 
@@ -44,7 +43,7 @@ def list_plugins(ctx: click.Context, kind: str | None, as_json: bool) -> None:
     In a terminal a table; otherwise a line each, the columns kind, name, plugin, version, status and summary separated
     by tabs.
     """
-    catalog = load_plugins()
+    catalog = loaded()
     if kind is not None:
         kind = _kind(kind, catalog.registry)
     rows = [row for row in _rows(catalog) if kind is None or row.kind in ("", kind)]

@@ -21,9 +21,8 @@ def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None 
 
     plan: passed in an open file without a name, whose number is the argument `plan`: see `receive_plan`.
 
-    The module then owns the terminal, the signals and the exit code; its main function goes
-    through `errors.run_main`, which names the plugin whose code raised an exception. With `--debug`
-    its environment has NEOX_DEBUG=1.
+    The module then owns the terminal, the signals and the exit code; its main function goes through `errors.run_main`,
+    which names the plugin whose code raised an exception. With `--debug` its environment has NEOX_DEBUG=1.
     """
     sys.stdout.flush()
     sys.stderr.flush()

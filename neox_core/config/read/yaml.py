@@ -5,6 +5,7 @@ Nothing in a file is ever constructed beyond plain values: no tag but YAML's own
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -38,6 +39,7 @@ class _SmallComposer(Composer):
         return node
 
 
+@lru_cache(64)
 def parse_yaml(text: str, name: str, *, any_value: bool = False) -> Node:
     """YAML 1.2, one document. Raises UnreadableError for broken syntax, and for anything but keys at the top level."""
     older = re.search(r"^%YAML[ \t]+1\.[01]\b", text, re.MULTILINE)

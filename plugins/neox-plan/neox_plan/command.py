@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from neox_core.cli.notes import FILES, SETS, say
+from neox_core.cli.offered import loaded
 from neox_core.contracts.architecture import ModelSize
 from neox_core.errors import UsageError
 from neox_core.plan.resolve import prepare_run
@@ -45,7 +46,7 @@ def plan(files: tuple[Path, ...], sets: tuple[str, ...], on: str | None, mfu: fl
         raise UsageError(f"--mfu {mfu:g}: has to be above 0 and at most 100, in percent")
     if mfu is not None and gpu is None:
         raise UsageError("--mfu needs a GPU, whose peak it is a part of", hint="add it to --on, such as 1x8:H100")
-    resolved = prepare_run(files, sets, start=False, cluster=None if on is None else cluster)
+    resolved = prepare_run(files, sets, catalog=loaded(), start=False, cluster=None if on is None else cluster)
     size = resolved.size
     if not isinstance(size, ModelSize) or resolved.memory is None:
         reason = size.untold if isinstance(size, ModelSize) else size.reason

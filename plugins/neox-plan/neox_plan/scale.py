@@ -57,9 +57,9 @@ class Scale:
 
     @property
     def faster(self) -> list[str]:
-        """What grows faster than the number of hosts."""
+        """What grows faster than the number of hosts; not what one host does without, such as logins."""
         # and one: a rank is not counted among its peers
-        return [name for name, count in self.counts.items() if self.twice[name] > FASTER * count + 1]
+        return [name for name, count in self.counts.items() if count and self.twice[name] > FASTER * count + 1]
 
 
 def scale(resolved: Resolved) -> Scale:
@@ -111,12 +111,12 @@ def _stored(resolved: Resolved, plan: RunPlan) -> list[tuple[int, int]]:
     states = ceil((optimizer.entry.component.state_numbers or (0.0, 0.0))[0])
     masters = int(plan.precision.dtype != "fp32")
     flat = _cuts(held, data * plan.cluster.pipeline_parallel) if stage in (1, 2) and not owned else {}
-    found = []
+    found, lines = [], dict[tuple[int, tuple[int, ...]], int]()  # as long for each layer of a shape
     for name, shape in size.shapes.items():
         mine, ranks = prod(held[name]), 1 if held[name] == shape else plan.cluster.tensor_parallel
         spread = ceil(mine / ceil(mine / data)) if stage == 3 and mine else 1
         stepped = flat.get(name, spread)
-        piece = _line(name, shape, plan)
+        piece = lines.get((len(name), shape)) or lines.setdefault((len(name), shape), _line(name, shape, plan))
         found += [(ranks * spread, piece), *[(ranks * stepped, piece)] * (states + masters)]
     return found
 

@@ -134,6 +134,8 @@ def accepted(
 def _is_accepted(
     layout: Layout, resolved: Resolved, files: tuple[Path, ...], sets: tuple[str, ...], cluster: str
 ) -> bool:
+    if layout == layout_of(resolved.plan):
+        return True
     try:
         prepare_run(
             files, (*sets, *as_sets(layout.keys(), resolved)), catalog=resolved.catalog, start=False, cluster=cluster

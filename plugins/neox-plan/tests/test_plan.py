@@ -146,6 +146,14 @@ def test_a_changed_key_makes_fit_what_did_not(tmp_path: Path) -> None:
     assert len(times) == 3
 
 
+def test_one_host_needs_no_login_and_two_do(tmp_path: Path) -> None:
+    """What is not there yet on one host has no factor by which it grows."""
+    said = called(tmp_path, "--on", "1x8:H100", launcher="pdsh")
+    assert "start: 9 connections to the first host" in said
+    assert "logins" not in said
+    assert "start: 2 logins by ssh" in called(tmp_path, "--on", "2x8:H100", launcher="pdsh")
+
+
 def test_the_lines_say_it_in_words(tmp_path: Path) -> None:
     said = called(tmp_path, "--on", "1x8:H100", "--mfu", "40")
     assert "parameters: 6.61 M: mlp 4.2 M, attention 2.11 M" in said

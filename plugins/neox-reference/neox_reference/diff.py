@@ -8,6 +8,7 @@ import click
 from attrs import frozen
 
 from neox_core.cli.notes import ON
+from neox_core.cli.offered import loaded
 from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import to_plain
@@ -81,7 +82,8 @@ def resolution(name: str, cluster: str | None = None) -> Resolution:
     if path.is_dir() or path.name == RUN:
         values = flat(read_run(folder, ConfigError))
         return Resolution(values, dict.fromkeys(values, str(folder / RUN)))
-    resolved = prepare_run([Path(each) for each in name.split(",")], start=False, cluster=cluster)
+    files = [Path(each) for each in name.split(",")]
+    resolved = prepare_run(files, catalog=loaded(), start=False, cluster=cluster)
     values, origins = flat(to_plain(resolved.plan)), find_origins(resolved)
     sections = tuple(section_rows(resolved))
     for section in sections:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from neox_core.cli.offered import loaded
 from neox_core.config.report import spell
-from neox_core.hooks.loader import load_plugins
 from neox_core.terminal import echo, echo_json, paint
 from neox_reference.explain import find_keys, older_names
 from neox_reference.keys import Key, all_keys, keys_in_blocks
@@ -21,7 +21,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_JSON
 def explain(key: str, as_json: bool) -> None:
     """Print what KEY means: type, default, allowed values, owner, rules. Any spelling, dots for blocks."""
-    registry = load_plugins().registry
+    registry = loaded().registry
     keys = (*all_keys(registry), *keys_in_blocks(registry))
     found = find_keys(key, keys)
     older, rules = older_names(found[0].path, registry), rules_about(found[0].path, registry)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from neox_core.cli.notes import FILES, ON, SETS, say
+from neox_core.cli.offered import loaded
 from neox_core.cli.process import exec_module
 from neox_core.config.report import render
 from neox_core.errors import UsageError
@@ -43,7 +44,7 @@ def show(
     """Show the plan of a run on this machine, with the sections of plugins, and where each value came from."""
     if out is not None and not attention:
         raise click.UsageError("--out is for the picture of --attention")
-    resolved = prepare_run(files, sets, start=False, cluster=cluster)
+    resolved = prepare_run(files, sets, catalog=loaded(), start=False, cluster=cluster)
     if attention:
         say(resolved.notes)
         model = to_plain(resolved.plan)["model"]

@@ -109,6 +109,17 @@ def test_commands_in_the_group_of_another_plugin_and_in_one_of_nobody(site: Any)
     assert "tools.added" not in everything["stdout"]
 
 
+def test_a_command_line_lists_each_plugin_once(site: Any) -> None:
+    """Also below a group, and where the command asks for the plugins itself."""
+    counted = GROUPS.replace("    return", "    print('listed')\n    return").replace(
+        "NAMES", "{'tools': 'tools', 'tools.more': 'more'}"
+    )
+    asks = "@click.command()\ndef more():\n    from neox_core.cli.offered import loaded\n    loaded()\n"
+    site.install("neox-a", counted, {"neox_a/commands.py": f"{IN_GROUPS}\n{asks}"})
+    for said in site.neox_each(["tools", "own"], ["tools", "more"], ["tools", "--help"], ["plugins", "list"]):
+        assert (said["exit_code"], said["stderr"].count("listed")) == (0, 1), said
+
+
 def test_the_command_of_the_page(site: Any, tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/plugins/command.md").read_text("utf-8")
     code = dict(re.findall(r"`(neox_words/\w+\.py)`[^`]*:\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))

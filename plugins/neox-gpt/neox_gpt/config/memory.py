@@ -11,16 +11,17 @@ TABLES = ("embedding.weight", "head.weight", "head.bias")
 
 def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[str, tuple[int, ...]]:
     """The shapes on the fullest rank: the layers of its stage, and its part of what is split or spread."""
-    tensor, stages = plan.cluster.tensor_parallel, plan.cluster.pipeline_parallel
-    layers = _layers_of_a_stage(plan, model)
-    held = {
-        name: shape for name, shape in size.shapes.items() if not name.startswith("layers.") or _layer(name) < layers
-    }
-    if stages > 1 and "head.weight" in held:  # the first stage and the last have one table each
-        del held["head.weight"]
-    cut = dict(size.split) | {name: 0 for name in held if name in TABLES}
-    held = {name: _part(shape, 0, size.spread.get(name, 1)) if shape else shape for name, shape in held.items()}
-    return {name: _part(shape, cut[name], tensor) if name in cut else shape for name, shape in held.items()}
+    tensor, layers = plan.cluster.tensor_parallel, _layers_of_a_stage(plan, model)
+    cut, spread = {**size.split, **dict.fromkeys(TABLES, 0)}, size.spread
+    held = {}
+    for name, shape in size.shapes.items():
+        if name.startswith("layers.") and _layer(name) >= layers:
+            continue
+        mine = _part(shape, 0, spread[name]) if shape and name in spread else shape
+        held[name] = _part(mine, cut[name], tensor) if name in cut and tensor > 1 else mine
+    if plan.cluster.pipeline_parallel > 1:  # the first stage and the last have one table each
+        held.pop("head.weight", None)
+    return held
 
 
 def _part(shape: tuple[int, ...], dim: int, ranks: int) -> tuple[int, ...]:
@@ -77,7 +78,7 @@ def _of_norms(model: GPTPlan, size: DecoderSize, width: int) -> int:
     A norm with a weight alone is made of several operations in fp32, and keeps the input divided by its length, in
     half precision the input in fp32 too. With weight and bias it is one operation, which keeps the input.
     """
-    if sum(name.startswith("final_norm.") for name in size.shapes) != 1:
+    if size.of_norm != 1:
         return 0
     norms = (1 if model.shared_norm else 2) + (2 if model.norm_place == "both" else 0)
     return norms * model.hidden_size * (1 if width == 4 else 4)

@@ -36,6 +36,7 @@ class DecoderSize(ModelSize):
     split: the dimension along which tensor parallelism splits a parameter of a mixer, a feed-forward or a model
     change, by name.
     spread: over how many data-parallel ranks the first dimension of a parameter of a feed-forward is spread, by name.
+    of_norm: parameters of a norm.
     kept: numbers that mixer and feed-forward of the widest layer keep of each token for the backward pass, all tensor
     ranks together.
     """
@@ -43,6 +44,7 @@ class DecoderSize(ModelSize):
     split: Mapping[str, int] = field(factory=dict)
     kept: int = 0
     spread: Mapping[str, int] = field(factory=dict)
+    of_norm: int = 0
 
 
 def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> DecoderSize | Untold:
@@ -112,6 +114,7 @@ def model_size(config: Config, model: GPTPlan, *, changed: bool = True) -> Decod
         split=split,
         kept=kept,
         spread=spread,
+        of_norm=len(told["norm"]),
         flops=flops,
         width=model.hidden_size,
     )
