@@ -16,8 +16,12 @@ from neox_core.files import open_file
 from neox_report.thinned import Thinned
 
 LONGEST_LINE = 1 << 16
+MOST_LINE = 1 << 28
+"""Bytes of a line that is too long, whose end is not looked for beyond them."""
 MOST_BYTES = 4 << 30
 """Read of a file; a line of a log step has some 500 bytes."""
+MOST_REFUSED = 100_000
+"""Lines that are not log steps, after which the file is taken for another one."""
 MOST_NAMES = 200
 MOST_EVENTS = 200
 """Starts, and rewinds, of which the last are kept."""
@@ -54,7 +58,8 @@ class Rewind:
 class Metrics:
     """What a run has written so far.
 
-    refused: lines that are not log steps. cut: whether the file is longer than what is read.
+    refused: lines that are not log steps. cut: whether the rest of the file is not read, of which there
+    is too much, or too much that is not log steps.
     """
 
     path: Path
@@ -94,14 +99,15 @@ class Metrics:
                 if len(line) < LONGEST_LINE:
                     return  # the run is writing it
                 self.refused += 1
-                while line and not line.endswith(b"\n"):
+                end = self._read + MOST_LINE
+                while line and not line.endswith(b"\n") and self._read < end:
                     self._read += len(line)
                     line = file.readline(LONGEST_LINE)
-                self._read += len(line)
-                continue
+            else:
+                self._take(line)
             self._read += len(line)
-            self.cut = self._read > MOST_BYTES
-            self._take(line)
+            endless = bool(line) and not line.endswith(b"\n")
+            self.cut = endless or self._read > MOST_BYTES or self.refused > MOST_REFUSED
 
     def _forget(self, identity: tuple[int, int] | None) -> None:
         self.series, self.starts, self.rewinds = {}, [], []

@@ -2,12 +2,13 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from neox_author.testing import assert_light
-from neox_report.metrics import Metrics, last_values
+from neox_report.metrics import MOST_REFUSED, Metrics, last_values
 from neox_report.thinned import MOST, Thinned
 
 
@@ -101,6 +102,21 @@ def test_names_and_values_of_a_hostile_file_are_bounded(tmp_path: Path) -> None:
     assert len(metrics.series) == 200
     assert [name for name in metrics.series if not name.startswith("name")] == ["big"]
     assert metrics.series["big"].gaps == 1
+
+
+def test_the_rest_of_what_is_not_the_log_of_a_run_is_not_read(tmp_path: Path) -> None:
+    """200 GiB without a line (a sparse file), and lines without end that are not log steps."""
+    path = tmp_path / "metrics.jsonl"
+    for many in (b"", b"\n" * 300_000):
+        path.unlink(missing_ok=True)
+        path.write_bytes(many)
+        os.truncate(path, 200 << 30)
+        metrics = Metrics(path)
+        metrics.refresh()
+        assert metrics.cut
+        assert metrics.refused <= MOST_REFUSED + 1
+        metrics.refresh()
+        assert metrics.lines == 0
 
 
 def test_starts_and_rewinds(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@
       make("p", {}, make("span", { class: `state ${run.state}` }, run.state), run.why ? `: ${run.why}` : ""),
       make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])),
       run.refused_lines ? make("p", { class: "soft" }, `${number(run.refused_lines)} lines of metrics.jsonl are not log steps.`) : null,
-      run.cut ? make("p", { class: "soft" }, "metrics.jsonl is longer than 4 GiB: its end is not shown.") : null);
+      run.cut ? make("p", { class: "soft" }, "The end of metrics.jsonl is not shown: too much of it is not log steps, or it is longer than 4 GiB.") : null);
   }
   function waterfall(run) {
     const start = run.starts[run.starts.length - 1];
