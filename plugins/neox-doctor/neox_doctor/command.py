@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from attrs import asdict
@@ -14,6 +15,9 @@ from neox_core.errors import UsageError
 from neox_core.plan.hosts import read_hostfile
 from neox_core.terminal import echo, echo_json, one_line, paint
 from neox_doctor.finding import Examined, Finding
+
+if TYPE_CHECKING:
+    from neox_doctor.hosts import Asked
 
 COLOURS = {"ok": "green", "warning": "yellow", "fix": "red"}
 
@@ -51,20 +55,32 @@ def _all_hosts(hostfile: Path, save: Path | None, port: int, as_json: bool) -> N
 
     pool, problems = read_hostfile(hostfile)
     if problems:
-        raise UsageError(problems[0].message, hint=problems[0].hint)
+        first, more = problems[0], f", and {len(problems) - 1:,} more" if problems[1:] else ""
+        raise UsageError(": ".join(filter(None, (first.where, first.message))) + more, hint=first.hint)
     options = ("--port", str(port), *(() if save is None else ("--save", str(save))))
-    asked = ask_hosts(list(pool), options)
+    asked: dict[str, Asked] = {}
+    for host, answer in ask_hosts(list(pool), options):
+        asked[host] = answer
+        if not as_json:
+            echo(paint(one_line(host), "bold"))
+            _show(answer.findings)
     between = list(differences(asked))
     if as_json:
         by_host = {host: [asdict(each) for each in answer.findings] for host, answer in asked.items()}
         echo_json({"hosts": by_host, "between": [asdict(each) for each in between]})
     else:
-        for host, answer in asked.items():
-            echo(paint(one_line(host), "bold"))
-            _show(answer.findings)
         echo(paint("between hosts", "bold"))
-        _show(between or [Finding("ok", "hosts", f"{len(asked)} have the same software, and clocks that agree")])
+        _show(between or [_alike(asked)])
     sys.exit(_code([*between, *(each for answer in asked.values() for each in answer.findings)]))
+
+
+def _alike(asked: Mapping[str, Asked]) -> Finding:
+    """What is said of hosts without a difference."""
+    answered = sum(each.answered for each in asked.values())
+    if answered < 2:
+        return Finding("warning", "hosts", f"{answered} of {len(asked)} answered: there is nothing to compare")
+    which = f"{answered}" if answered == len(asked) else f"the {answered} of {len(asked)} that answered"
+    return Finding("ok", "hosts", f"{which} have the same software, and clocks that agree")
 
 
 def _show(findings: Iterable[Finding]) -> None:

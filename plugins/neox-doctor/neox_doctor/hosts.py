@@ -28,17 +28,24 @@ SKEW = 2.0
 
 @frozen
 class Asked:
-    """What came of asking a host. skew: its clock minus ours in seconds, uncertain by `within`."""
+    """What came of asking a host. skew: its clock minus ours in seconds, uncertain by `within`.
+
+    answered: whether the findings are its own.
+    """
 
     findings: Sequence[Finding]
     skew: float = 0.0
     within: float = 0.0
+    answered: bool = True
 
 
-def ask_hosts(hosts: Sequence[str], options: Sequence[str]) -> dict[str, Asked]:
-    """By host. options: of `neox doctor` there."""
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
-        return dict(zip(hosts, pool.map(lambda host: _ask(host, options), hosts), strict=True))
+def ask_hosts(hosts: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, Asked]]:
+    """Each host in its order, as soon as it has answered. options: of `neox doctor` there."""
+    pool = ThreadPoolExecutor(min(AT_ONCE, len(hosts)))
+    try:
+        yield from zip(hosts, pool.map(lambda host: _ask(host, options), hosts), strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _ask(host: str, options: Sequence[str]) -> Asked:
@@ -58,11 +65,11 @@ def _ask(host: str, options: Sequence[str]) -> Asked:
     except FileNotFoundError:
         return _unreachable("ssh is not installed", "install an ssh client")
     except subprocess.TimeoutExpired:
-        return _unreachable(f"did not answer within {SECONDS} s", f"try: ssh {host} true")
+        return _unreachable(f"did not answer within {SECONDS} s", _try(host))
     took = time.time() - begun
     if done.returncode not in (0, 1):
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-        hint = "neox has to be in the same folder on every host" if done.returncode != 255 else f"try: ssh {host} true"
+        hint = "neox has to be in the same folder on every host" if done.returncode != 255 else _try(host)
         return _unreachable(short(said[-1]), hint)
     try:
         if len(done.stdout) > MOST_BYTES:
@@ -75,7 +82,11 @@ def _ask(host: str, options: Sequence[str]) -> Asked:
 
 
 def _unreachable(found: str, hint: str) -> Asked:
-    return Asked([Finding("fix", "ssh", found, hint)])
+    return Asked([Finding("fix", "ssh", found, hint)], answered=False)
+
+
+def _try(host: str) -> str:
+    return f"try: ssh {f'ssh://{host}' if ':' in host else host} true"
 
 
 def differences(asked: Mapping[str, Asked]) -> Iterator[Finding]:

@@ -171,3 +171,24 @@ def test_a_host_that_answers_something_else_is_a_line(tmp_path: Path, said: str,
     assert done.returncode == 1
     assert f"fix     ssh: {found}" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh")
+def test_hosts_that_do_not_answer_are_not_said_to_be_alike(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "hosts").write_text("".join(f"127.0.0.{number}:{port} slots=1\n" for number in (1, 2)))
+    words = [*NEOX, "doctor", "--hostfile", tmp_path / "hosts"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"try: ssh ssh://127.0.0.2:{port} true" in done.stdout
+    assert done.stdout.endswith("between hosts\nwarning hosts: 0 of 2 answered: there is nothing to compare\n")
+
+
+def test_the_line_of_a_hostfile_that_is_wrong_is_named(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("one slots=2\ntwo\nthree slots=0\n")
+    done = subprocess.run(
+        [*NEOX, "doctor", "--hostfile", hosts], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {hosts}:2:1: 'two' is not a host, and 1 more\n")
