@@ -16,6 +16,8 @@ def main() -> None:
             raise
         os.write(2, b"error: memory ran out\n  raise the limit (`ulimit -v`, a container's, a job's)\n")
         os._exit(2)
+    except KeyboardInterrupt:
+        os._exit(130)
     run()
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from attrs import frozen
 
 from neox_core.cli.offered import OFFER, OpenGroup, groups, if_loaded, load_offer, loaded, offered, opened, package_of
 from neox_core.errors import NeoxError, PluginError, UsageError, about_a_file, in_words, nobody_reads, report
@@ -23,24 +22,17 @@ if TYPE_CHECKING:
     from neox_core.hooks.registry import Entry
 
 
-@frozen
-class Subcommand:
-    """Where a subcommand lives, and its line in `neox --help`."""
-
-    target: str
-    help: str
-
-
 ONE_FILE = "neox.one_file"
 """The group of the entry point of a package that makes plugins of the files in a folder, for this process and those
 that it starts. It leaves a line for each in the click context, under `offered.NOTES`.
 """
 
 SUBCOMMANDS = {
-    "train": Subcommand("neox_core.cli.train:train", "Train a model from one or more config files."),
-    "config": Subcommand("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
-    "plugins": Subcommand("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
+    "train": ("neox_core.cli.train:train", "Train a model from one or more config files."),
+    "config": ("neox_core.cli.config:config", "Check config files, show the plan that follows from them."),
+    "plugins": ("neox_core.cli.plugins:plugins", "List, describe and check the installed plugins."),
 }
+"""Where a subcommand lives, and its line in `neox --help`."""
 
 
 class NeoxGroup(click.Group):
@@ -55,7 +47,7 @@ class NeoxGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, from the one-line helps, so that it imports no subcommand."""
-        lines, catalog = [(name, command.help) for name, command in SUBCOMMANDS.items()], if_loaded()
+        lines, catalog = [(name, told) for name, (_, told) in SUBCOMMANDS.items()], if_loaded()
         for name, entry in offered(catalog, SUBCOMMANDS).items():
             lines.append((name, one_line(f"{entry.component.summary} ({entry.plugin.id})".lstrip())))
         lines += [(name, f"A group of commands ({plugins})") for name, plugins in groups(catalog, SUBCOMMANDS).items()]
@@ -65,7 +57,7 @@ class NeoxGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, imported. Raises UsageError where there is none, PluginError for what is not one."""
         if cmd_name in SUBCOMMANDS:
-            own: click.Command = load_path(SUBCOMMANDS[cmd_name].target)
+            own: click.Command = load_path(SUBCOMMANDS[cmd_name][0])
             return own
         catalog = loaded()
         if cmd_name in groups(catalog, SUBCOMMANDS):

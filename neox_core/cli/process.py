@@ -42,6 +42,8 @@ def main() -> None:
     try:
         require_room(_NUMPY_MIB)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # during imports: `errors.run_main` answers it later
+        sys.exit(130)
     except Exception as error:
         blamed = in_words(error) or blame(error, module)
         if blamed is None:

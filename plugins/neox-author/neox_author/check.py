@@ -75,7 +75,7 @@ def _not_in_groups(registry: Registry) -> Iterator[Finding]:
         above, dot, name = entry.component.name.rpartition(".")
         owners = registry.offers("command", above) if dot and above not in SUBCOMMANDS else ()
         targets = (
-            [SUBCOMMANDS[above].target] if dot and above in SUBCOMMANDS else [each.component.target for each in owners]
+            [SUBCOMMANDS[above][0]] if dot and above in SUBCOMMANDS else [each.component.target for each in owners]
         )
         for target in targets:
             try:

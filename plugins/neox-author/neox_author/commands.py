@@ -70,10 +70,14 @@ def check(ctx: click.Context, as_json: bool) -> None:
 @click.argument("kind")
 @click.argument("name")
 @click.option("--dir", "parent", default=".", type=click.Path(path_type=Path), help="Where to make the folder NAME.")
-def new(kind: str, name: str, parent: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
+def new(kind: str, name: str, parent: Path, as_json: bool) -> None:
     """Write a plugin that offers a component of KIND, in a new folder NAME: a package that passes its own tests."""
     catalog = load_plugins()
     folder, files = write_plugin(catalog, kind_of(catalog, kind), name, parent)
+    if as_json:
+        echo_json({"folder": str(folder), "files": [str(each) for each in files]})
+        return
     echo("\n".join(f"{folder / each}" for each in files))
     echo(f"now `neox plugins test {folder}`; then change what it computes, and `pip install -e {folder}`")
 

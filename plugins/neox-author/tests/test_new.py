@@ -1,5 +1,6 @@
 """`neox plugins new`: what it writes passes its own tests; no name is taken twice, and no folder is overwritten."""
 
+import json
 import re
 import sys
 from importlib import invalidate_caches
@@ -31,6 +32,14 @@ def new(folder: Path, kind: str, name: str) -> tuple[int, str]:
 def test_every_kind_with_a_kit_has_a_template() -> None:
     assert set(ALL) <= set(KINDS)
     assert [kind.name for kind in load_plugins().registry.kinds.values() if kit_of(kind) and not folder_of(kind)] == []
+
+
+def test_what_was_written_as_json(tmp_path: Path) -> None:
+    done = CliRunner().invoke(neox, ["plugins", "new", "norm", "neox-tried", "--dir", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    there = {str(each.relative_to(tmp_path / "neox-tried")) for each in tmp_path.rglob("*") if each.is_file()}
+    assert (found["folder"], set(found["files"])) == (str(tmp_path / "neox-tried"), there)
 
 
 @pytest.mark.parametrize("kind", KINDS)

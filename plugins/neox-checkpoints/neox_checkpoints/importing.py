@@ -23,7 +23,7 @@ from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import RunPlan
-from neox_core.terminal import echo, one_line
+from neox_core.terminal import echo, echo_json, one_line
 
 CONFIG = "config.yml"
 
@@ -98,12 +98,18 @@ def find_format(folder: Path, catalog: Catalog, name: str | None) -> CheckpointF
 
 
 def main() -> None:
-    """`python -m neox_checkpoints.importing JSON`: folder, out, format, configs, optimizer."""
+    """`python -m neox_checkpoints.importing JSON`: folder, out, format, configs, optimizer, as_json."""
     raw: dict[str, Any] = json.loads(sys.argv[1])
     catalog, out = load_plugins(), Path(raw["out"])
     form = find_format(Path(raw["folder"]), catalog, raw["format"])
     configs = [Path(each) for each in raw["configs"]]
     final, found = import_checkpoint(Path(raw["folder"]), out, form, catalog, configs, optimizer=raw["optimizer"])
+    if raw["as_json"]:
+        notes = [str(note) for note in found.notes]
+        echo_json(
+            {"wrote": str(final), "config": str(out / CONFIG), "has_optimizer": found.has_optimizer, "notes": notes}
+        )
+        return
     for note in found.notes:
         echo(f"note: {note}", err=True)
     echo(f"wrote {final}")

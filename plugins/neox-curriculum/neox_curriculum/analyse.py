@@ -12,7 +12,7 @@ import numpy as np
 from neox_core.data.samples import open_counted
 from neox_core.errors import run_main
 from neox_core.plan.runfile import receive_plan
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_curriculum.index import write_rows
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ def main() -> None:
     values = METRICS[arguments["metric"]](open_counted(plan, "train", rounds=(0,)), plan.model.seq_length)
     folder = Path(arguments["out"])
     by_sample, by_metric = write_index(values, folder / arguments["metric"])
+    if arguments["as_json"]:
+        paths = {"index_to_sample_path": str(by_sample), "index_to_metric_path": str(by_metric)}
+        echo_json({"samples": len(values), "lowest": values.min().item(), "highest": values.max().item(), **paths})
+        return
     echo(
         f"{len(values):,} samples, {arguments['metric']} from {values.min():,} to {values.max():,}\n"
         f"index_to_sample_path: {by_sample}\nindex_to_metric_path: {by_metric}"

@@ -163,14 +163,15 @@ def train_tokenizer(
 @click.command()
 @click.argument("config_files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key on top of the files.")
-def index(config_files: tuple[Path, ...], sets: tuple[str, ...]) -> None:
+@JSON
+def index(config_files: tuple[Path, ...], sets: tuple[str, ...], as_json: bool) -> None:
     """Make the orders of samples that a run of CONFIG_FILES reads, beside its datasets, where it will find them.
 
     They follow from train-iters times the batch size, so where that depends on the machine, set train_batch_size.
     """
     resolved = prepare_run(config_files, sets)
     say(resolved.notes)
-    exec_module("neox_data.index", {}, resolved.plan)
+    exec_module("neox_data.index", {"as_json": as_json}, resolved.plan)
 
 
 def _dataset(

@@ -15,7 +15,7 @@ from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.write import RankContents, write_rank
 from neox_core.errors import CheckpointError, run_main
 from neox_core.plan.stored.saved import RUN, find_checkpoint
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_ema.average import STATE
 
 CALLBACK = "neox-ema:ema"
@@ -97,9 +97,13 @@ def _average(reader: CheckpointReader, name: str, weight: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """`python -m neox_ema.export JSON`: folder, out."""
+    """`python -m neox_ema.export JSON`: folder, out, as_json."""
     raw = json.loads(sys.argv[1])
-    echo(f"wrote {write_average(Path(raw['folder']), Path(raw['out']))}")
+    wrote = str(write_average(Path(raw["folder"]), Path(raw["out"])))
+    if raw["as_json"]:
+        echo_json({"wrote": wrote})
+    else:
+        echo(f"wrote {wrote}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from neox_core.plan.runfile import RunPlan
 from neox_core.terminal import one_line
 from neox_hf.format import REST, end_of_text, read_config
 
+JSON = click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
+
 
 @click.group()
 def checkpoint() -> None:
@@ -30,14 +32,19 @@ def checkpoint() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the checkpoint and model.yml.")
 @click.option("--family", help="Family of the files. Default: the model_type in config.json.")
-def import_hf(folder: Path, out: Path, family: str | None) -> None:
+@JSON
+def import_hf(folder: Path, out: Path, family: str | None, as_json: bool) -> None:
     """Read FOLDER (config.json, *.safetensors, tokenizer.json) and write a checkpoint to start from.
 
     Train on from it with `neox train OUT/model.yml ... --set load=OUT --set finetune=true`.
     """
     catalog = load_plugins()
     plan, target = prepare_import(folder, out, family, catalog)
-    exec_module("neox_hf.import_checkpoint", {"folder": str(folder), "out": str(out), "family": target}, plan)
+    exec_module(
+        "neox_hf.import_checkpoint",
+        {"folder": str(folder), "out": str(out), "family": target, "as_json": as_json},
+        plan,
+    )
 
 
 def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog) -> tuple[RunPlan, str]:
@@ -75,7 +82,8 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
 )
 @click.option("--family", help="Family to write. Default: the first that has such a model.")
-def export_hf(load: str, out: Path, family: str | None) -> None:
+@JSON
+def export_hf(load: str, out: Path, family: str | None, as_json: bool) -> None:
     """Write the newest checkpoint in LOAD for transformers to read: a run's `save`, a folder or an address, or one
     checkpoint in it.
 
@@ -92,7 +100,8 @@ def export_hf(load: str, out: Path, family: str | None) -> None:
         require_modules(each)
     families = {each.component.name: each.component.target for each in ready}
     found, plan = saved_run(load, catalog)
-    exec_module("neox_hf.export", {"checkpoint": str(found), "out": str(out), "families": families}, plan)
+    arguments = {"checkpoint": str(found), "out": str(out), "families": families, "as_json": as_json}
+    exec_module("neox_hf.export", arguments, plan)
 
 
 def _yaml(folder: Path, keys: Mapping[str, Any]) -> str:

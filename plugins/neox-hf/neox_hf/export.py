@@ -19,7 +19,7 @@ from neox_core.errors import CheckpointError, ConfigError, NeoxError, UsageError
 from neox_core.files import replacing
 from neox_core.hooks.component import cause_of, load_path
 from neox_core.plan.runfile import ComponentRef, receive_plan, with_components
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_hf.import_checkpoint import read_weights
 from neox_hf.published_files import Published, write_published
 from neox_hf.tokenizer_files import write_tokenizer
@@ -152,14 +152,18 @@ def choose_family(plan: GPTPlan, families: Mapping[str, ModelFamily]) -> ModelFa
 
 
 def main() -> None:
-    """`python -m neox_hf.export JSON`: checkpoint, plan, out, families (name -> import path)."""
+    """`python -m neox_hf.export JSON`: checkpoint, plan, out, families (name -> import path), as_json."""
     raw = json.loads(sys.argv[1])
     plan = receive_plan(raw["plan"])
     plan = evolve(plan, model=with_components(plan.model, as_read))
     families = {name: load_path(path)() for name, path in raw["families"].items()}
     checkpoint = Path(raw["checkpoint"])
     family = choose_family(FoldedReader(checkpoint, gpt_plan_in(plan)).plan, families)
-    for note in export_hf(checkpoint, plan, Path(raw["out"]), family):
+    notes = [*export_hf(checkpoint, plan, Path(raw["out"]), family)]
+    if raw["as_json"]:
+        echo_json({"wrote": raw["out"], "notes": notes})
+        return
+    for note in notes:
         echo(f"{note}")
     echo(f"wrote {raw['out']}")
 

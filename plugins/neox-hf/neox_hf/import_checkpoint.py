@@ -16,7 +16,7 @@ from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import CheckpointError, run_main
 from neox_core.hooks.component import load_path
 from neox_core.plan.runfile import receive_plan
-from neox_core.terminal import echo
+from neox_core.terminal import echo, echo_json
 from neox_hf.format import PublishedWeights
 from neox_hf.published_files import Published
 
@@ -74,11 +74,15 @@ def _check_names(source: Published, rules: Sequence[WeightRule], family: ModelFa
 
 
 def main() -> None:
-    """`python -m neox_hf.import_checkpoint JSON`: folder, out, plan, family (its import path)."""
+    """`python -m neox_hf.import_checkpoint JSON`: folder, out, plan, family (its import path), as_json."""
     raw = json.loads(sys.argv[1])
     plan = receive_plan(raw["plan"])
     final = import_hf(Path(raw["folder"]), Path(raw["out"]), plan, load_path(raw["family"])())
-    echo(f"wrote {final}; {Path(raw['out']) / 'model.yml'} has the keys of its model")
+    keys = str(Path(raw["out"]) / "model.yml")
+    if raw["as_json"]:
+        echo_json({"wrote": str(final), "config": keys})
+    else:
+        echo(f"wrote {final}; {keys} has the keys of its model")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,20 @@ def test_ctrl_c_in_a_real_process(site: Any, tmp_path: Path) -> None:
     assert "Traceback" not in stderr
 
 
+def test_ctrl_c_during_imports_shows_no_traceback(site: Any) -> None:
+    """Of the command itself, and of the process that imports torch in its place."""
+    site.install("neox-a", "", {"interrupted.py": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"})
+    stop = (
+        "import sys\nfrom neox_core.__main__ import main\n"
+        "class Stop:\n    def find_spec(self, name, *rest):\n"
+        "        if name == 'neox_core.cli.main':\n            import interrupted\n"
+        "sys.meta_path.insert(0, Stop())\nmain()"
+    )
+    own = site.python("-c", stop)
+    heavy = site.python("-m", "neox_core.cli.process", "interrupted", "{}")
+    assert (own.returncode, own.stderr) == (heavy.returncode, heavy.stderr) == (130, "")
+
+
 def test_a_reader_that_leaves_is_no_error(site: Any) -> None:
     for number in range(3):
         offer_commands(site, f"neox-{number}", *(f"hello{i}" for i in range(2000)))

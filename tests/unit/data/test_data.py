@@ -288,9 +288,9 @@ def test_how_often_the_data_is_read_is_known(prefix):
 
 
 def test_orders_can_be_made_before_a_run(blended, monkeypatch):
-    lines = index_data(blended)
-    assert [line.split(": ")[0] for line in lines] == ["train"] * 4 + ["valid"] * 2
-    assert "train: 60 samples are wanted" in lines[3]
+    found = index_data(blended)
+    assert {split: len(each.lines) for split, each in found.items()} == {"train": 3, "valid": 1}
+    assert found["train"].samples == 60
     monkeypatch.setattr("neox_causal_lm.samples.build_order", None)
     monkeypatch.setattr("neox_causal_lm.samples.build_blend", None)
     assert len(read(blended)) == 30

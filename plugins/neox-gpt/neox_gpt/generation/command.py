@@ -32,7 +32,7 @@ class Finite(click.FloatRange):
     "--prompts",
     "file",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help='Texts to continue, one a line; in a .jsonl file {"prompt": TEXT, "id": ANY}.',
+    help='Texts to continue, one a line; in a .jsonl file {"prompt": TEXT, "id": TEXT or NUMBER}.',
 )
 @click.option("--interactive", is_flag=True, help="Ask for prompts, one a line, until the end of the input (Ctrl-D).")
 @click.option(
