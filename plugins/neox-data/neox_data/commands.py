@@ -11,7 +11,7 @@ from neox_core.cli.process import exec_module
 from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
 from neox_data.components import component, files, given_by, lacking, named_corpus, names_files
-from neox_data.dataset_commands import JSON, SETTINGS, index, inspect, merge, train_tokenizer, verify
+from neox_data.dataset_commands import JSON, OUT, SETTINGS, index, inspect, merge, train_tokenizer, verify
 from neox_data.neox_arguments import ReadsNeoxArguments
 
 DEFAULT_VOCAB_SIZE = 8192
@@ -24,7 +24,7 @@ def data() -> None:
 
 @data.command(cls=ReadsNeoxArguments)
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for dataset and vocabulary.")
+@OUT("Folder for dataset and vocabulary.")
 @click.option("--name", help="Name of the dataset in it, instead of the folder's own: for several in one folder.")
 @click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn (8192), from 1 KiB of text each.")
 @click.option("--vocab-file", type=click.Path(), help="Use this vocabulary instead of learning one.")

@@ -21,6 +21,20 @@ SETTINGS = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="A JSON object instead of lines.")
 F = TypeVar("F", bound=Callable[..., Any])
 GPT2 = "GPT2BPETokenizer"
+MOST_TOKENS = 1 << 31
+"""Of the samples that are shown: the order of all of them is in memory."""
+
+
+def OUT(help: str) -> Callable[[F], F]:  # noqa: N802 - stands above commands as SETTINGS does
+    """`--out`, a folder to write, new or there."""
+
+    def checked(_: click.Context, __: click.Parameter, value: str) -> str:
+        if not value or (Path(value).exists() and not Path(value).is_dir()):
+            said = f"{value} is not a folder" if value else "it is empty"
+            raise click.BadParameter(f"{said}; name a folder, which may be new, or . for the current one")
+        return value
+
+    return click.option("--out", required=True, type=click.Path(file_okay=False), help=help, callback=checked)
 
 
 def _reading(command: F) -> F:
@@ -69,6 +83,9 @@ def inspect(
     """
     if as_json and (histogram or samples):
         raise UsageError("--json has neither --histogram nor --samples", hint="leave out one of them")
+    if samples * seq_length > MOST_TOKENS:
+        said = f"{samples} samples of {seq_length} tokens are more than the {MOST_TOKENS:,} that can be shown"
+        raise UsageError(said, hint="give fewer --samples, or a shorter --seq-length")
     shown = {
         "document": document,
         "histogram": histogram,
@@ -126,7 +143,7 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, 
 
 @click.command("train-tokenizer")
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--out", required=True, type=click.Path(file_okay=False), help="Folder for the files of the tokenizer.")
+@OUT("Folder for the files of the tokenizer.")
 @click.option("--vocab-size", type=click.IntRange(min=2), default=8192, show_default=True, help="Tokens to learn.")
 @click.option("--tokenizer-type", default=GPT2, show_default=True, help="As in a config.")
 @click.option("--json-key", help="Member of each line of a .jsonl file that holds the text, `text` if not given.")

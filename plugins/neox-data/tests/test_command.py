@@ -49,6 +49,25 @@ def test_what_cannot_be_done_is_said(handed_over, capsys, args, code, says):
     assert not handed_over
 
 
+@pytest.mark.parametrize("command", ["prepare", "train-tokenizer"])
+@pytest.mark.parametrize(
+    ("out", "says"), [("", "it is empty"), ("/dev/null", "is not a folder"), ("a.txt", "is a file")]
+)
+def test_what_is_no_folder_is_not_written_into(handed_over, capsys, monkeypatch, tmp_path, command, out, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("text")
+    assert run(command, "a.txt", "--out", out) == 2
+    assert says in capsys.readouterr().err
+    assert not handed_over
+
+
+@pytest.mark.parametrize("more", [["--samples", "9000000"], ["--samples", "1", "--seq-length", str(10**27)]])
+def test_samples_beyond_any_memory_are_refused(handed_over, capsys, more):
+    assert run("inspect", "data/mine", *more) == 2
+    assert "tokens are more than the 2,147,483,648 that can be shown" in capsys.readouterr().err
+    assert not handed_over
+
+
 def test_the_work_gets_import_paths_and_no_names_to_look_up(handed_over):
     assert run("prepare", "stdlib", "--out", "data/python") == 0
     ((module, arguments),) = handed_over

@@ -22,10 +22,16 @@ if TYPE_CHECKING:
 COLOURS = {"ok": "green", "warning": "yellow", "fix": "red"}
 
 
+def _folder(_: click.Context, __: click.Parameter, save: str | None) -> Path | None:
+    if save == "":
+        raise click.BadParameter("it is empty; name a folder, or . for the current one")
+    return None if save is None else Path(save)
+
+
 @click.command()
 @click.option("--hostfile", type=click.Path(path_type=Path), help="Look at every host that it names, over ssh.")
 @click.option(
-    "--save", type=click.Path(path_type=Path), help="Folder of checkpoints: its disk is measured with 64 MiB."
+    "--save", type=click.Path(), callback=_folder, help="Folder of checkpoints: its disk is measured with 64 MiB."
 )
 @click.option(
     "--port", default=29500, show_default=True, type=click.IntRange(1, 65535), help="master_port of the runs."

@@ -57,6 +57,12 @@ def test_lines_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stderr == ""
 
 
+def test_an_empty_folder_is_not_the_current_one(tmp_path: Path) -> None:
+    done = subprocess.run([*NEOX, "doctor", "--save", ""], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'--save': it is empty; name a folder" in done.stderr
+
+
 def test_what_a_shell_limits_and_what_others_use(tmp_path: Path) -> None:
     code, found = doctor(before="ulimit -n 256")
     assert (code, found["open files"]["state"]) == (0, "warning")
