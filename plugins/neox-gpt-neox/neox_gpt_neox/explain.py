@@ -5,8 +5,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from neox_core.config.problem import Problem
+from neox_core.config.report import spell
 from neox_core.config.schema.convert import UNKNOWN_KEY, join, same
 from neox_gpt_neox.known import gpt_neox, known
+from neox_gpt_neox.older import Moved
+from neox_gpt_neox.spellings import SPELLINGS
 
 NOT_YET = "is known, but not available in this version yet"
 
@@ -15,7 +18,9 @@ def explain(path: str, value: Any) -> Iterable[Problem] | None:
     """For a block of a later version, one problem for each key in it. `null` sets nothing."""
     if known().find(path):
         return tuple(_not_yet(path, value))
-    return tuple(_foreign(path, value)) if path in gpt_neox()[0] else None
+    if path in gpt_neox()[0]:
+        return tuple(_foreign(path, value))
+    return tuple(_elsewhere(path)) or None
 
 
 def explain_name(kind: str, name: str) -> tuple[str, str] | None:
@@ -31,6 +36,15 @@ def names_in(path: str) -> Sequence[str]:
     """The keys of a block that are known here, "" for the top level."""
     own = known().names_in(path)
     return own if path else (*own, *gpt_neox()[0])
+
+
+def _elsewhere(path: str) -> Iterator[Problem]:
+    """An older spelling of one block that a config writes in another place."""
+    name = path.rpartition(".")[2]
+    for rule in SPELLINGS:
+        block, _, last = rule.key.rpartition(".")
+        if block and last == name and isinstance(rule, Moved):
+            yield Problem(f"{UNKNOWN_KEY}; in {block} it means {spell(rule.to)}", path, f"set {spell(rule.to)} instead")
 
 
 def _not_yet(path: str, value: Any) -> Iterator[Problem]:

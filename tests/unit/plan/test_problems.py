@@ -131,8 +131,8 @@ def test_a_missing_setting_says_who_needs_it(check: Check) -> None:
         (("include=localhost:0", "num_nodes=1", "num_gpus=1"), "num_gpus: contradicts include"),
         (("plugins.require=[neox-none]",), "plugins.require: plugin neox-none is required and not installed"),
         (("optimizer.params.max_grad_norm=one",), "optimizer.params.max_grad_norm: must be a number"),
-        (("max_grad_norm=0.5",), "max_grad_norm: unknown key"),
-        (("optimizer.max_grad_norm=0.5",), "optimizer.max_grad_norm: unknown key"),
+        (("max_grad_norm=0.5",), "max_grad_norm: unknown key; in optimizer.params it means gradient-clipping (set gr"),
+        (("optimizer.max_grad_norm=0.5",), "optimizer.max_grad_norm: unknown key; in optimizer.params it means"),
         (
             ("optimizer.params.max_grad_norm=0.5", "gradient_clipping=1"),
             "optimizer.params.max_grad_norm: differs from gradient_clipping at --set",
