@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from neox_core.cli.offered import OFFER, OpenGroup, groups, if_loaded, load_offer, loaded, offered, opened, package_of
-from neox_core.errors import NeoxError, PluginError, UsageError, about_a_file, in_words, nobody_reads, report
-from neox_core.hooks.blame import cause_of
+from neox_core.cli.offered import OpenGroup, groups, if_loaded, load_offer, loaded, offered, opened, package_of
+from neox_core.errors import UsageError, in_words, nobody_reads, report
+from neox_core.hooks.blame import blame
 from neox_core.hooks.component import load_path
 from neox_core.terminal import echo, one_line, readable
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
-    from neox_core.hooks.registry import Entry
 
 
 ONE_FILE = "neox.one_file"
@@ -65,7 +64,7 @@ class NeoxGroup(click.Group):
         if ":" not in cmd_name and not catalog.registry.offers("command", cmd_name):
             self._refuse(ctx, cmd_name, catalog)
         entry = catalog.find("command", cmd_name)
-        command = load_offer(ctx, entry)
+        command = load_offer(entry)
         return opened(entry.component.name, command) if isinstance(command, click.Group) else command
 
     def _refuse(self, ctx: click.Context, name: str, catalog: "Catalog") -> NoReturn:
@@ -75,38 +74,21 @@ class NeoxGroup(click.Group):
         raise click.UsageError(f"no command {name!r}; {way_out}{failed}", ctx)
 
     def invoke(self, ctx: click.Context) -> None:
-        """As click's, which does not take a command's result as the exit code, and takes a closed pipe as code 1.
-
-        An exception of a plugin's command becomes a PluginError that names the plugin, unless it is a message for the
-        user.
-        """
+        """As click's, which does not take a command's result as the exit code, and takes a closed pipe as code 1."""
         try:
             super().invoke(ctx)
         except BrokenPipeError:
             ctx.exit(nobody_reads())
-        except (NeoxError, MemoryError, click.ClickException, click.Abort, click.exceptions.Exit):
-            raise
-        except Exception as error:
-            entry: Entry | None = ctx.meta.get(OFFER)
-            if entry is None or about_a_file(error) is not None:
-                raise
-            cause = cause_of(error, entry.component.target)
-            hint = f"tell the author of {entry.plugin.id}; `neox --debug` shows the traceback"
-            raise PluginError(f"command {entry.qualified} {entry.plugin.version} failed: {cause}", hint=hint) from error
 
     def main(  # type: ignore[override]  # click has overloads for its standalone mode
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run a command line, by default that of this process, and exit."""
+        """Run a command line, by default that of this process, and exit. An exception of a plugin's code names it."""
         extra["standalone_mode"] = False
         args = sys.argv[1:] if args is None else args
         try:
             _require_text(args)
             code = super().main(args, prog_name or "neox", **extra)
-        except (NeoxError, OSError, MemoryError, ImportError) as error:
-            if (told := in_words(error)) is None:
-                raise
-            code = report(told, error)
         except click.ClickException as error:
             said = StringIO()
             error.show(said)
@@ -114,6 +96,11 @@ class NeoxGroup(click.Group):
             code = error.exit_code
         except click.Abort:
             code = 130
+        except Exception as error:
+            told = in_words(error) or blame(error)
+            if told is None:
+                raise
+            code = report(told, error)
         sys.exit(code if isinstance(code, int) else 0)
 
 

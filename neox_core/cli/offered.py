@@ -11,10 +11,8 @@ if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
     from neox_core.hooks.registry import Entry
 
-OFFER = "neox_core.offer"
-"""Where a click context keeps the plugin's offer that its command is."""
 NOTES = "neox_core.notes"
-"""Where it keeps lines that `neox plugins list` shows."""
+"""Where a click context keeps lines that `neox plugins list` shows."""
 CATALOG = "neox_core.catalog"
 """Where it keeps the plugins."""
 
@@ -69,13 +67,12 @@ def if_loaded() -> "Catalog | None":
         return None
 
 
-def load_offer(ctx: click.Context, entry: "Entry") -> click.Command:
-    """The command that a plugin offers; an error that it raises is then blamed on the plugin."""
+def load_offer(entry: "Entry") -> click.Command:
+    """The command that a plugin offers."""
     from neox_core.hooks.install import require_modules  # with the loader 50 ms that others need not pay
 
     require_modules(entry)
     command = entry.load()
-    ctx.meta[OFFER] = entry
     if not isinstance(command, click.Command):
         raise PluginError(f"command {entry.qualified} is {command!r}, not a click command")
     return command
@@ -134,4 +131,4 @@ class OpenGroup(click.Group):
         others = package_of(str(self.name)) if self._inner is None else ""
         if entry is None and (package := package_of(f"{self.name}.{cmd_name}") or others):
             raise click.UsageError(f"no command {cmd_name!r}; {package}", ctx)
-        return None if entry is None else load_offer(ctx, entry)
+        return None if entry is None else load_offer(entry)

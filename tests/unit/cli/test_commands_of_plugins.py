@@ -61,7 +61,7 @@ def test_a_fault_in_a_command_of_a_plugin_names_it(site: Any) -> None:
     )
     assert fault["exit_code"] == debug["exit_code"] == 3
     said, hint = fault["stderr"].splitlines()
-    assert said.startswith("error: command neox-a:broken 1.0 failed: KeyError: 'key' (neox_a.commands, line ")
+    assert said.startswith("error: KeyError: 'key' (in neox-a 1.0: neox_a.commands, line ")
     assert "tell the author of neox-a; `neox --debug`" in hint
     assert "Traceback" in debug["stderr"]
     assert (usage["exit_code"], "Error: not so" in usage["stderr"]) == (2, True)
@@ -100,7 +100,7 @@ def test_commands_in_the_group_of_another_plugin_and_in_one_of_nobody(site: Any)
     assert own["stdout"] == "own\n"
     assert added["stdout"] == "added, loud: True\n"
     assert clash["stdout"] == "added, loud: False\n"
-    assert (broken["exit_code"], "command neox-b:tools.broken 1.0 failed: KeyError" in broken["stderr"]) == (3, True)
+    assert (broken["exit_code"], "KeyError: 'key' (in neox-b 1.0: " in broken["stderr"]) == (3, True)
     assert alone["stdout"] == "added, loud: None\n"
     assert (none["exit_code"], "No such command 'y'" in none["stderr"]) == (2, True)
     assert "--loud" in tools["stdout"]
