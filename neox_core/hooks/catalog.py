@@ -1,6 +1,6 @@
 """What this environment offers, and the status of each plugin."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Literal
 
@@ -70,16 +70,14 @@ class Catalog:
         """The broken and the incompatible plugins."""
         return tuple(report for report in self.reports if report.status in ("broken", "incompatible"))
 
-    def misnamed(self) -> tuple[tuple[str, str], ...]:
+    def misnamed(self) -> Iterator[tuple[str, str]]:
         """(message, hint) for each name that is switched off and that no installed plugin has."""
         ids = [report.plugin.id for report in self.reports]
-        found = []
         for name, switch in sorted(self.off.items()):
             if name not in ids:
                 near = get_close_matches(name, ids, 1)
                 hint = f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows the plugins"
-                found.append((f"{switch} switches off {name}, which is not installed", hint))
-        return tuple(found)
+                yield f"{switch} switches off {name}, which is not installed", hint
 
     def warnings(self) -> tuple[str, ...]:
         """One line for each failed plugin, for commands that do not need it, and for each of `misnamed`."""

@@ -89,11 +89,11 @@ def prepare_run(
         problems += [_settled(each, start) for each in of_plugins]
     if written.unreadable:  # it may have what is missing elsewhere
         problems = [each for each in problems if not each.message.startswith(REQUIRED)]
+    problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     if errors(problems):
         if any(each.exit_code == PluginError.exit_code for each in ill):
             problems += _gone(config, catalog)
         raise ProblemsError(written.with_values(problems))
-    problems += [Problem(line, severity="warning") for line in catalog.warnings()]
     folder = Path(run_dir(config)) if folder is None else folder
     plan = assemble(config, shape, _resume(resume, config), str(folder), debug, kernels)
     if plan.checkpoint.schedule_from == "checkpoint":

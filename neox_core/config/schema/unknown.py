@@ -39,7 +39,7 @@ def explain_unknown(
         yield from said
     else:
         near = get_close_matches(key, (*owners.keys(), *names_in("", catalog.registry)), 1, 0.7)
-        suspects = "".join(f"; not loaded, and may own it: {report.line}" for report in catalog.failed())
+        suspects = "".join(f"; not loaded, and may own it: {e.line}" for e in catalog.reports if e.status != "ok")
         hint = f"did you mean {spell(near[0])}?" if near else "no key has a similar name" + _of_other_programs(catalog)
         yield Problem(f"{UNKNOWN_KEY}{suspects}", key, hint)
 

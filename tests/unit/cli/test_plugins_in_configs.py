@@ -86,6 +86,18 @@ def test_a_plugin_that_is_switched_off_cannot_be_used(good: Any, prepare: Any, u
     for done in good.neox_each(*commands("run.yml"), env=env):
         assert done["exit_code"] == 3
         assert "neox-good 1.0 is disabled: switched off by NEOX_PLUGINS_DISABLE" in done["stderr"]
+    using(good, "Fine", "xyzzy: 3\n")
+    for done in good.neox_each(*commands("run.yml"), env=env):
+        assert "xyzzy: unknown key; not loaded, and may own it: neox-good 1.0 is disabled" in done["stderr"]
+
+
+def test_a_misspelt_switch_is_told_also_beside_errors(good: Any, prepare: Any, using: Any) -> None:
+    prepare(good)
+    using(good, "Absent")
+    for done in good.neox_each(*commands("run.yml"), env={"NEOX_PLUGINS_DISABLE": "neox-god"}):
+        assert done["exit_code"] == 3
+        said = "warning: NEOX_PLUGINS_DISABLE switches off neox-god, which is not installed; did you mean 'neox-good'?"
+        assert said in done["stderr"].splitlines()
 
 
 def test_without_any_plugin_every_choice_is_told(site: Any, prepare: Any) -> None:
