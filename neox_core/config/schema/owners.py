@@ -49,16 +49,18 @@ class Owners:
         return found
 
     def _flat(self) -> Iterator[Entry]:
-        entries = self.registry.entries()
-        return (each for each in entries if not each.definition.settings_at and each.component.given is not None)
+        return (e for e in self.registry.entries() if not e.definition.settings_at and e.component.given is not None)
 
     def keys(self) -> tuple[str, ...]:
         """Every key that can be written in this environment."""
         return (*self.section_of, *self.components_of, *self.blocks)
 
     def of(self, key: str) -> tuple[Entry, ...]:
-        """The components that a flat key, or the block of that name, belongs to."""
-        return self.components_of.get(key) or self.blocks.get(key, ())
+        """The components that a flat key, the block of that name, or a key in the block of a kind belongs to."""
+        head, (block, _, last) = key.partition(".")[0], key.rpartition(".")
+        inside = (each for each in self.registry.entries() if block and each.definition.settings_at == block)
+        found = tuple(each for each in inside if last in settings_by_key(each))
+        return found or self.components_of.get(head) or self.blocks.get(head, ())
 
 
 def find_owners(registry: Registry) -> Owners:

@@ -69,9 +69,12 @@ class Config:
             return self._default(head, rest)
         value, path = mine[head], head
         self.note(head)
-        for part in rest:
-            value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
-            self.note(path)
+        try:
+            for part in rest:
+                value, path = value[part] if isinstance(value, Mapping) else getattr(value, part), f"{path}.{part}"
+                self.note(path)
+        except (KeyError, AttributeError):
+            return self._default(head, rest)
         return value
 
     def seen_by(self, plugin: str) -> "Config":
@@ -91,13 +94,13 @@ class Config:
         return {block_name(one.entry): one.settings for one in chosen if one.settings is not None and not one.path}
 
     def _default(self, head: str, rest: Sequence[str]) -> Any:
-        """The default of a key of a component that is not chosen, flat or in the block of its name."""
-        entries = self.owners.of(head) if self.owners else ()
+        """The default of a key of a component that is not chosen: flat, in the block of its name or of its kind."""
+        entries = self.owners.of(".".join([head, *rest])) if self.owners else ()
         if not entries:
-            raise KeyError(head)
+            raise KeyError(".".join([head, *rest]))
         entry = next((each for each in entries if each.plugin.id == self.viewer), entries[0])
         known, (name, *inner) = settings_by_key(entry), (head, *rest)
-        if name not in known and inner:
+        while name not in known and inner:
             name, *inner = inner
         value = None if known[name].required else known[name].default
         for part in inner:

@@ -163,8 +163,10 @@ def test_a_key_of_a_component_that_is_not_chosen_has_its_default(read: Read) -> 
     assert config.seen_by("pace").value("rms-norm-epsilon") == "p"
     assert config.value("xpos.scale") == 0.5
     assert config.value("vocab-file") is None, "it has no default"
-    with pytest.raises(KeyError):
-        config.value("no-such-key")
+    assert config.value("scheduler.params.warmup-num-steps") == 1000
+    for key in ("no-such-key", "scheduler.params.no-such-key", "optimizer.no-such-key"):
+        with pytest.raises(KeyError):
+            config.value(key)
 
 
 def test_settings_are_imported_for_a_config_that_uses_their_plugin() -> None:
