@@ -8,6 +8,7 @@ from neox_core.config.schema.sections.schedule import LearningRateSection, Sched
 from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Chosen, Config
 from neox_core.contracts.optim import ScheduleShape
+from neox_core.hooks.install import require_modules
 
 Rate = Callable[[int], float]
 
@@ -47,7 +48,8 @@ def _with_lengths(chosen: Chosen, shape: ScheduleShape) -> Chosen:
 
 
 def rate_of(chosen: Chosen, shape: ScheduleShape) -> Rate:
-    """Step -> rate. Raises PluginError when the schedule cannot be imported."""
+    """Step -> rate. Raises PluginError when the schedule, or a module that it needs, cannot be imported."""
+    require_modules(chosen.entry)
     rate: Rate = chosen.entry.load()(shape, chosen.settings)
     return rate
 

@@ -182,6 +182,18 @@ def test_a_planner_that_lacks_a_part_is_named(check: Check, plugins: Any, everyt
     assert error.value.message.endswith("has no sharding, precision, plan, memory, key_of")
 
 
+def test_a_scheduler_that_lacks_a_module_is_named_before_it_is_asked(
+    check: Check, plugins: Any, everything: Any
+) -> None:
+    class Far:
+        @hookimpl
+        def neox_schedulers(self) -> list[Component]:
+            return [Component("far", f"{__name__}:Telling", needs=("nowhere_at_all",))]
+
+    with pytest.raises(PluginError, match=r"^scheduler far:far needs nowhere_at_all, not installed"):
+        check("scheduler.type=far", catalog=plugins(everything=everything, far=Far()))
+
+
 def test_two_callbacks_that_decide_the_batch_are_refused(check: Check, plugins: Any, everything: Any) -> None:
     class Two:
         @hookimpl
