@@ -104,11 +104,11 @@ class Engine(BaseEngine):
             count_in_norm(engine.optimizer, self._counts)
         self._scaled = [shard.stepped for shard in self.shards] if owns_parameters(plan) else self._clipped
         self._sparse = self._trained.sparse_weights
-        self._hook = None
+        self._hooks = contextlib.ExitStack()  # what is hooked refers to this engine
         if self._clips:
-            self._hook = optimizer.register_step_pre_hook(lambda *_: self._before_update())
+            self._hooks.callback(optimizer.register_step_pre_hook(lambda *_: self._before_update()).remove)
             if context.groups.data_size > 1:
-                before_average(engine, self._look)
+                self._hooks.enter_context(before_average(engine, self._look))
         self.model.train()
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
@@ -205,8 +205,7 @@ class Engine(BaseEngine):
 
     def close(self) -> None:
         """Let go of what the engine hooked into the model."""
-        if self._hook is not None:
-            self._hook.remove()  # it refers to this engine
+        self._hooks.close()
         self._engine.destroy()
         forget_groups()
 

@@ -70,10 +70,11 @@ def forget_groups() -> None:
     deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None  # noqa: SLF001
 
 
-def before_average(engine: Any, look: Callable[[], None]) -> None:
+@contextmanager
+def before_average(engine: Any, look: Callable[[], None]) -> Iterator[None]:
     """DeepSpeed 0.19: at ZeRO 0 nothing is called between the backward pass and the average over data-parallel ranks.
 
-    `look` is from now on, with the gradients of all micro-batches of a step, of this rank alone.
+    `look` is in this context, with the gradients of all micro-batches of a step, of this rank alone.
     """
     average = engine.allreduce_gradients
 
@@ -83,6 +84,8 @@ def before_average(engine: Any, look: Callable[[], None]) -> None:
         average(*arguments, **options)
 
     engine.allreduce_gradients = look_and_average
+    yield
+    del engine.allreduce_gradients
 
 
 def count_in_norm(wrapper: Any, counts: Mapping[torch.Tensor, float]) -> None:

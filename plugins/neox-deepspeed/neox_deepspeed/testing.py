@@ -20,5 +20,5 @@ def process_group_of_one(folder: Path) -> Iterator[None]:
         yield
     import deepspeed.comm
 
-    # torch's own call would leave DeepSpeed, where it was used, with groups that no longer exist
+    # Where DeepSpeed was asked for an engine, torch's own would leave it with groups that no longer exist.
     (deepspeed.comm if deepspeed.comm.is_initialized() else dist).destroy_process_group()

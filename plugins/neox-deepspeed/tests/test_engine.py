@@ -1,18 +1,24 @@
 """Both engines against plain torch loops, in one process: updates, clipping, accumulation."""
 
-import gc
-import weakref
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from attrs import evolve
 from neox_deepspeed.start import engine_config
-from tiny_engines import CLIPPING, DTYPES, LRS, WEIGHT_DECAY, Tiny, batches, make_engine, make_plan
+from tiny_engines import CLIPPING, DTYPES, LRS, WEIGHT_DECAY, Tiny, batches, close, make_engine, make_plan
 from torch import Tensor, nn
 
+from neox_core.parallel.groups import Groups
+from neox_core.plan.runfile import RunPlan
 from neox_core.run.optimizer import spared_from_decay
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -207,15 +213,37 @@ def test_the_engine_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_closed_engine_needs_no_collection_to_go(dtype: str, zero: int | str) -> None:
     """Until the next one, which a rank may never come to, the weights and the optimizer's state would stay."""
-    engine = make_engine(make_plan(dtype, zero))
+    assert close([trained(make_plan(dtype, zero))]) is None
+
+
+def trained(plan: RunPlan, *groups: Groups) -> Any:
+    engine = make_engine(plan, *groups)
     for lr in LRS:
         engine.train_step(iter(batches(1)), lr)
-    gc.collect()
-    gc.disable()
-    try:
-        alive = weakref.ref(engine)
-        engine.close()
-        del engine
-        assert alive() is None
-    finally:
-        gc.enable()
+    return engine
+
+
+OF_TWO: list[tuple[str, int | str]] = [("fp32", 0), ("fp32", "owned"), ("fp32", "plain")]
+
+
+def rank_main(rank: int, folder: str) -> None:
+    """One of two ranks, which average their gradients."""
+    os.environ["LOCAL_RANK"] = "0"
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    groups, kept = Groups(dist.group.WORLD, dist.group.WORLD, rank, 2), []
+    for kind in OF_TWO:
+        plan = make_plan(*kind)
+        plan = evolve(plan, engine={**plan.engine, "train_batch_size": 2})
+        kept += [kind] if close([trained(plan, groups)]) is not None else []
+    dist.destroy_process_group()
+    sys.exit(f"need a collection: {kept}" if kept else 0)
+
+
+@pytest.mark.ranks
+def test_nor_does_one_of_two_ranks(tmp_path: Path) -> None:
+    ranks = [subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)]) for rank in range(2)]
+    assert [each.wait(timeout=300) for each in ranks] == [0, 0]
+
+
+if __name__ == "__main__":
+    rank_main(int(sys.argv[1]), sys.argv[2])

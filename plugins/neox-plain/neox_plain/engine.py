@@ -174,6 +174,7 @@ class Engine(BaseEngine):
         """Take the hooks off the parameters."""
         if self._average is not None:
             self._average.close()
+            self._average = None  # it refers to this engine
 
     def _forward(
         self, batch: Batch, share: Tensor | None, keys: tuple[Tensor, ...], routing: Routing | None, micro_step: int
