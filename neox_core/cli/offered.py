@@ -50,7 +50,7 @@ def groups(catalog: "Catalog | None", own: Container[str]) -> dict[str, str]:
 
 
 def loaded() -> "Catalog":
-    """The plugins, which a command line loads once, and which anything else loads anew."""
+    """The plugins, which a command line loads once."""
     from neox_core.hooks.loader import load_plugins
 
     context = click.get_current_context(silent=True)

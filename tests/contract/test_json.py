@@ -9,7 +9,6 @@ from neox_core.cli.main import neox
 
 RUN = "trains: metrics.jsonl, failure.json and `neox runs --json` tell programs of it"
 TEXT = "what it prints is a file for another program"
-WRITES = "writes the folder or file that `--out` names, and its exit code says whether"
 WITHOUT = {
     "train": RUN,
     "elastic": RUN,
@@ -18,15 +17,6 @@ WITHOUT = {
     "config migrate": TEXT,
     "config schema": TEXT,
     "completion": TEXT,
-    "plugins new": "writes a package for a person to edit",
-    "checkpoint average": WRITES,
-    "checkpoint export-hf": WRITES,
-    "checkpoint export-peft": WRITES,
-    "checkpoint import": WRITES,
-    "checkpoint import-hf": WRITES,
-    "checkpoint import-neox": WRITES,
-    "difficulty": WRITES,
-    "data index": "writes beside the datasets what a run finds there by itself",
 }
 
 
