@@ -194,7 +194,8 @@ class Checkpointer:
 
     def _contents(self) -> RankContents:
         plan, groups = self._plan.checkpoint, self._groups
-        contents = collect(self._engine, self._rank, groups, optimizer=plan.save_optimizer, whole=plan.whole_weights)
+        optimizer = self._plan.optim.optimizer if plan.save_optimizer else None
+        contents = collect(self._engine, self._rank, groups, optimizer, plan.whole_weights)
         if plan.save_rng:
             for name, tensor in read_rng(self._device).items():
                 contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)

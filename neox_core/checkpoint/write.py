@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
     from neox_core.parallel.shard import Shard
     from neox_core.parallel.tensor import Cut
+    from neox_core.plan.runfile import ComponentRef
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -79,11 +80,11 @@ class RankContents:
             self.add(part, kind, shard.name, values, state=state, **place)
 
 
-def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whole: bool = False) -> RankContents:
+def collect(engine: Storage, rank: int, groups: Groups, optimizer: ComponentRef | None, whole: bool) -> RankContents:
     """What this rank stores of model and optimizer. Each data-parallel rank stores a share of what all of them hold.
 
-    The first rank of a tensor group stores what all of its ranks hold; the first stage of a tied weight stores
-    it. whole: whether to join weights that are sharded (ZeRO 3) first, which is collective.
+    The first rank of a tensor group stores what all of its ranks hold; the first stage of a tied weight stores it.
+    optimizer: whose state is stored. whole: join weights that are sharded (ZeRO 3) first, which is collective.
     """
     contents = RankContents(rank)
     data_rank, data_size = groups.data_rank, groups.data_size
@@ -99,7 +100,7 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
         for index, shard in enumerate(engine.weights):
             if engine.stores(shard.name) and _turn(shard, index, groups):
                 contents.add_shard("weights", "weight", shard, shard.stepped)
-    if not optimizer:
+    if optimizer is None:
         return contents
     if isinstance(engine.optimizer, AveragingOptimizer):
         for name, tensor in engine.optimizer.own_state().items():
@@ -114,13 +115,13 @@ def collect(engine: Storage, rank: int, groups: Groups, *, optimizer: bool, whol
         for state, value in engine.optimizer.state.get(shard.stepped, {}).items():
             if not isinstance(value, Tensor) or value.ndim == 0:
                 if shard.first == 0 and speaks:  # of a sharded parameter, the part with its first element stores it
-                    _add_scalar(contents, shard.name, state, value)
+                    _add_scalar(contents, shard.name, state, value, optimizer)
             elif value.shape == shard.stepped.shape or (shard.whole and shard.cut is None):
                 contents.add_shard("optimizer", "state", shard, value, state)
             else:
                 raise CheckpointError(
-                    f"the optimizer's state {state!r} has the shape {list(value.shape)}; under ZeRO it"
-                    " must have that of the flat slice, with tensor parallelism that of the parameter, or be a number"
+                    f"{optimizer.owner}: its state {state!r} has the shape {list(value.shape)}; under ZeRO it must have"
+                    " that of the flat slice, with tensor parallelism that of the parameter, or be a number"
                 )
     return contents
 
@@ -149,13 +150,14 @@ def _turn(shard: Shard, index: int, groups: Groups) -> bool:
     return (not shard.whole or index % groups.data_size == groups.data_rank) if shard.stores is None else shard.stores
 
 
-def _add_scalar(contents: RankContents, name: str, state: str, value: Any) -> None:
+def _add_scalar(contents: RankContents, name: str, state: str, value: Any, optimizer: ComponentRef) -> None:
     if isinstance(value, Tensor):
         contents.add("optimizer", "state", name, value, state=state)
     elif isinstance(value, PLAIN):
         contents.values.setdefault(name, {})[state] = value
     else:
-        raise CheckpointError(f"the optimizer's state {state!r} is a {type(value).__name__}, neither tensor nor number")
+        said = f"{optimizer.owner}: its state {state!r} is a {type(value).__name__}, neither tensor nor number"
+        raise CheckpointError(said, hint=f"tell the author of {optimizer.plugin}")
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -51,6 +51,16 @@ def test_weights_that_are_not_finite_are_not_saved_in_place_of_good_ones(plan: R
     assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
 
 
+def test_state_that_no_file_holds_names_the_optimizer(plan: RunPlan) -> None:
+    """One that only a later step makes; what the first step makes is tried before a run starts."""
+    run = Run(plan).steps(1)
+    good = run.save()
+    next(iter(run.steps(1).engine.optimizer.state.values()))["odd"] = {1}
+    with pytest.raises(CheckpointError, match=rf"^{plan.optim.optimizer.owner}: its state 'odd' is a set, neither"):
+        run.save()
+    assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
+
+
 def test_a_deletion_that_is_killed_leaves_no_half_checkpoint(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(with_checkpoint(plan, keep_last=1))
     monkeypatch.setattr("shutil.rmtree", lambda path, ignore_errors: None)  # killed before the first file went
