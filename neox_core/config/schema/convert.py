@@ -49,7 +49,7 @@ class Field:
 
     @property
     def default(self) -> Any:
-        """The value of a config without the key; made anew where attrs has a factory."""
+        """The value of a config without the key; made for each where attrs has a factory."""
         factory = self.attribute.default
         return factory.factory() if isinstance(factory, attrs.Factory) else factory  # type: ignore[arg-type] # typed as a function
 

@@ -71,7 +71,7 @@ class Linear(nn.Module):
         return total if bias is None else total + bias.to(total.dtype)
 
     def extra_repr(self) -> str:
-        """What `print(model)` shows of the layer."""
+        """What torch shows of the layer in a model."""
         inputs, outputs = self.sizes
         return f"{inputs}, {outputs}, bias={self.bias is not None}"
 

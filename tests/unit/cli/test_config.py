@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from neox_core.cli.main import neox
 from neox_core.config.read.load import load
-from neox_core.plan import resolve
 
 Run = Callable[..., Result]
 REFERENCES = Path(__file__).parents[2] / "data/gpt-neox"
@@ -21,7 +20,8 @@ REFERENCES = Path(__file__).parents[2] / "data/gpt-neox"
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, catalog: Any) -> Run:
     """A `neox config` command line in a folder that holds c.yml, without colours."""
-    monkeypatch.setattr(resolve, "load_plugins", lambda: catalog)
+    for name in ("neox_core.plan.resolve.load_plugins", "neox_reference.show.loaded", "neox_reference.diff.loaded"):
+        monkeypatch.setattr(name, lambda: catalog)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("NEOX_DEBUG", raising=False)

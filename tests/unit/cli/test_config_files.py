@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neox_core.cli.main import neox
-from neox_core.plan import resolve
 from neox_core.plan.cluster import Machine
 from neox_core.plan.resolve import prepare_run
 from neox_core.plan.runfile import write_runfile
@@ -20,7 +19,8 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, catalog: Any) -> Run:
     """A `neox config` command line in a folder that holds c.yml, without colours."""
-    monkeypatch.setattr(resolve, "load_plugins", lambda: catalog)
+    for name in ("neox_core.plan.resolve.load_plugins", "neox_reference.show.loaded", "neox_reference.diff.loaded"):
+        monkeypatch.setattr(name, lambda: catalog)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Path("c.yml").write_text(text)
