@@ -154,7 +154,8 @@ def pretend_cuda(device: Gpu) -> None:
     stream = SimpleNamespace(
         wait_stream=lambda other: None, device=DEVICE, synchronize=lambda: device.note("a synchronization")
     )
-    stream.record_event = stream.wait_event = lambda *_: stream
+    stream.record_event = stream.wait_event = stream.record = lambda *_: stream
+    stream.query = lambda: True
     stream.stream_id, stream.device_index, stream.device_type = 0, 0, 1
     answers: dict[str, Any] = dict.fromkeys(SILENT, lambda *_: None)
     answers |= {"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0}

@@ -64,6 +64,8 @@ CASES = [
     "a run of the plain engine on two ranks",
     "a run at ZeRO stage 1",
     "a run at ZeRO stage 2",
+    "a run at ZeRO stage 3",
+    "a run of the first of two stages",
     "a run in fp16",
 ]
 
