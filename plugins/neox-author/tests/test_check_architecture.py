@@ -107,7 +107,7 @@ def first_slice(patch: PATCHES) -> None:
 
 
 def narrow_loss(patch: PATCHES) -> None:
-    patch.setattr(component.Outputs, "wide", lambda self: self.all)
+    patch.setattr(component.Outputs, "_wide", lambda self: self.all)
 
 
 def row_alone_differs(patch: PATCHES) -> None:
