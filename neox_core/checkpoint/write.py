@@ -121,7 +121,8 @@ def collect(engine: Storage, rank: int, groups: Groups, optimizer: ComponentRef 
             else:
                 raise CheckpointError(
                     f"{optimizer.owner}: its state {state!r} has the shape {list(value.shape)}; under ZeRO it must have"
-                    " that of the flat slice, with tensor parallelism that of the parameter, or be a number"
+                    " that of the flat slice, with tensor parallelism that of the parameter, or be a number",
+                    hint="train without ZeRO and tensor parallelism, or take another optimizer",
                 )
     return contents
 

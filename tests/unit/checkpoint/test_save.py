@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from attrs import evolve
 from checkpoint_runs import CONTEXT, Run, with_checkpoint
 
 from neox_core.checkpoint.checkpointer import Checkpointer, find_checkpoint, read_weights
@@ -59,6 +60,17 @@ def test_state_that_no_file_holds_names_the_optimizer(plan: RunPlan) -> None:
     with pytest.raises(CheckpointError, match=rf"^{plan.optim.optimizer.owner}: its state 'odd' is a set, neither"):
         run.save()
     assert sorted(path.name for path in good.parent.iterdir()) == ["latest", good.name]
+
+
+def test_state_of_another_shape_than_the_shard_names_the_optimizer_and_a_way_out(plan: RunPlan) -> None:
+    """As under ZeRO, where the optimizer steps a slice. Also one that only a later step makes."""
+    run = Run(plan).steps(1)
+    run.engine.shards = tuple(evolve(shard, whole=False) for shard in run.engine.shards)
+    next(iter(run.engine.optimizer.state.values()))["rows"] = torch.ones(1, 2)
+    with pytest.raises(CheckpointError, match=r"its state 'rows' has the shape \[1, 2\]; under ZeRO") as caught:
+        run.save()
+    assert plan.optim.optimizer.owner in caught.value.message
+    assert "without ZeRO and tensor parallelism" in str(caught.value.hint)
 
 
 def test_a_deletion_that_is_killed_leaves_no_half_checkpoint(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
