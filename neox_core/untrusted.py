@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,8 +63,12 @@ def read_object(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> d
     return parse_object(read_file(path, error, most), path, error)
 
 
+@cache
 def strict_converter() -> Converter:
-    """A converter that does not convert: it refuses a number for a text, 3.0 for 3, and unknown keys."""
+    """A converter that does not convert: it refuses a number for a text, 3.0 for 3, and unknown keys.
+
+    All share it, since it compiles a function for each class that it meets: who changes it takes a copy.
+    """
     from cattrs.preconf.json import make_converter  # 15 ms that a look at a config need not pay
 
     converter = make_converter(forbid_extra_keys=True)

@@ -44,6 +44,7 @@ class Checkpointer:
 
     def __init__(self, plan: RunPlan, engine: Storage, context: BuildContext) -> None:
         self._plan = plan
+        self._run = to_json(plan)
         self._engine = engine
         self._groups = context.groups
         self._device = context.device
@@ -203,9 +204,8 @@ class Checkpointer:
 
     def _ending(self, written: Path, final: Path, state: TrainState) -> Ending:
         plan = self._plan.checkpoint
-        run, described = to_json(self._plan), self._describe(state)
-        rest = plan.save_optimizer, plan.save_rng, plan.keep_last
-        return Ending(str(written), str(final), state.step, self._world_size, run, described, *rest)
+        described, rest = self._describe(state), (plan.save_optimizer, plan.save_rng, plan.keep_last)
+        return Ending(str(written), str(final), state.step, self._world_size, self._run, described, *rest)
 
     def _on_all_ranks(self, act: Callable[[], T]) -> T:
         return on_all_ranks(act, self._groups, self._device)

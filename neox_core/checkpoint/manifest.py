@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,9 +112,6 @@ class Manifest:
     sealed: bool = True
 
 
-_converter = cache(strict_converter)
-
-
 def piece_to_plain(piece: Piece) -> dict[str, Any]:
     """A piece with a tensor as JSON holds it: without the fields that are None."""
     found = {each.name: getattr(piece, each.name) for each in fields(Piece) if each.name != "parts"}
@@ -132,7 +128,7 @@ def read_pieces(path: Path, seal: Seal) -> Sequence[Piece]:
     """The pieces in a part. Raises CheckpointError when it is missing, or was changed."""
     check_seal(path, seal)
     raw = read_object(path, CheckpointError, MOST_MANIFEST).get("pieces")
-    return structured(_converter(), raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
+    return structured(strict_converter(), raw, list[Piece], f"{path}: not a list of pieces", CheckpointError)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -141,7 +137,9 @@ def read_manifest(folder: Path) -> Manifest:
     raw, sealed = read_sealed(path)
     if raw.get("format") not in (FORMAT, BY_TENSOR, BY_RANK):
         raise CheckpointError(f"{path}: format {raw.get('format')}, this version reads formats {FORMAT} to {BY_RANK}")
-    manifest = structured(_converter(), {**raw, "sealed": sealed}, Manifest, f"{path}: not a manifest", CheckpointError)
+    manifest = structured(
+        strict_converter(), {**raw, "sealed": sealed}, Manifest, f"{path}: not a manifest", CheckpointError
+    )
     unsealed = {file for piece in manifest.pieces for file in (piece.file, *piece.parts)} - set(manifest.files)
     if unsealed or not {RUN, STATE} <= set(manifest.files):
         raise CheckpointError(f"{path}: names no checksum for {', '.join(sorted(unsealed)) or RUN}")

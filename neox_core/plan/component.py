@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,8 +14,6 @@ from neox_core.untrusted import short, strict_converter, why
 
 if TYPE_CHECKING:
     from neox_core.hooks.registry import Entry
-
-_converter = cache(strict_converter)
 
 
 @frozen
@@ -75,7 +72,7 @@ class ComponentRef:
         try:
             if settings_class is None:
                 raise ValueError(f"it has none, and is given {', '.join(self.settings)}")
-            return _converter().structure(self.settings, settings_class)
+            return strict_converter().structure(self.settings, settings_class)
         except Exception as error:  # a check of the class may raise anything
             hint = f"another version of {self.plugin} may have written them"
             raise PluginError(f"{self.owner}: not its settings: {why(error)}", hint=hint) from error

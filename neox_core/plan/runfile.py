@@ -49,7 +49,7 @@ STOPPED = ".stopped"
 @cache
 def _reader(planner: str | None) -> "Converter":
     """Reads a plan whose model is of the class that a planner names; None: of the class that all have in common."""
-    converter = strict_converter()
+    converter = strict_converter().copy()
     if planner is not None:
         model = load_path(planner).plan_class
         converter.register_structure_hook_func(
