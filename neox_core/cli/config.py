@@ -72,8 +72,8 @@ def _exports_in_words(resolved: Resolved) -> str:
     fits = [name for name, reason in found.items() if not reason]
     if fits:
         return f"exports as {', '.join(fits)}"
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in found.items())
-    return f"exports as nothing, because {reasons or 'no plugin offers a model family'}"
+    reasons = [f"\n  {name}: {reason}" for name, reason in found.items()]
+    return f"exports as nothing, because{''.join(reasons) or ' no plugin offers a model family'}"
 
 
 def in_one_line(plan: RunPlan) -> str:

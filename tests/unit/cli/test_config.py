@@ -44,6 +44,16 @@ def test_check_says_ok_in_one_line(run: Run) -> None:
     assert result.stderr == ""
 
 
+def test_check_gives_each_reason_against_an_export_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"llama": "needs norm: rmsnorm", "gpt2": "needs pos-emb: learned"}
+    monkeypatch.setattr("neox_core.cli.config.exports", lambda *_: found)
+    assert run("check", "c.yml").stdout.splitlines()[-3:] == [
+        "exports as nothing, because",
+        "  llama: needs norm: rmsnorm",
+        "  gpt2: needs pos-emb: learned",
+    ]
+
+
 def test_check_as_if_on_a_cluster(run: Run) -> None:
     result = run("check", "c.yml", "--on", "2x4", "--set", "hostfile=/nowhere", "--set", "include=worker-1")
     told = result.stdout.splitlines()[0]
