@@ -84,7 +84,7 @@ def resolution(name: str, cluster: str | None = None) -> Resolution:
         return Resolution(values, dict.fromkeys(values, str(folder / RUN)))
     files = [Path(each) for each in name.split(",")]
     resolved = prepare_run(files, catalog=loaded(), start=False, cluster=cluster)
-    values, origins = flat(to_plain(resolved.plan)), find_origins(resolved)
+    values, origins = flat(to_plain(resolved.plan)), find_origins(resolved, cluster)
     sections = tuple(section_rows(resolved))
     for section in sections:
         values |= section.values

@@ -24,11 +24,20 @@ class SectionRows:
     written: bool
 
 
-def find_origins(resolved: Resolved) -> dict[str, str]:
-    """Dotted plan path -> its origin, for every value of the plan."""
+def find_origins(resolved: Resolved, cluster: str | None = None) -> dict[str, str]:
+    """Dotted plan path -> its origin, for every value of the plan.
+
+    cluster: what it was resolved for instead of this machine and a hostfile, "12x8".
+    """
     config, plan = resolved.config, resolved.plan
     kernels = {f"model.kernels.{each.op}": (f"kernels.{each.op}", each.key) for each in plan.model.kernels}
-    return {path: _origin(config, plan, path, kernels.get(path)) for path in flat(to_plain(plan))}
+    origins = {path: _origin(config, plan, path, kernels.get(path)) for path in flat(to_plain(plan))}
+    if cluster is not None:
+        given = f"--on {cluster}"
+        for path, origin in origins.items():
+            hosts = path.startswith("cluster.hosts")
+            origins[path] = f"derived from {given}" if hosts else origin.replace("this machine", given)
+    return origins
 
 
 def section_rows(resolved: Resolved) -> Iterator[SectionRows]:

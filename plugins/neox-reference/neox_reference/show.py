@@ -62,7 +62,7 @@ def show(
         echo("\n".join(plot_rate(resolved.plan)))
         return
     written = [each for each in section_rows(resolved) if each.written]
-    known = find_origins(resolved)
+    known = find_origins(resolved, cluster)
     if as_json:
         notes = [render([note]) for note in resolved.notes]
         plan = to_plain(resolved.plan)

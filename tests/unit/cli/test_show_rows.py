@@ -43,7 +43,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str
     (tmp_path / "c.json").write_text(json.dumps(MODEL))
     resolved = prepare_run([tmp_path / "c.json"], catalog=load_plugins(), start=False, cluster="2x4")
     values = flat(to_plain(resolved.plan))
-    origins = find_origins(resolved)
+    origins = find_origins(resolved, "2x4")
     assert values.keys() == origins.keys()
     found = {path: (in_words(values[path]), origin) for path, origin in origins.items()}
     for section in section_rows(resolved):
@@ -69,6 +69,9 @@ def test_parts_and_their_settings_have_rows(rows: dict[str, tuple[str, str]]) ->
     assert rows["model.recompute.layers"][0] == "1"
     assert rows["data.train"][0] == "[a x 0.25, b x 2.0]"
     assert rows["cluster.hosts"][0] == "[host-0 x 4, host-1 x 4]"
+    for path in ("hosts", "hosts.0.name", "device", "threads_per_rank"):
+        origins = {origin for name, (_, origin) in rows.items() if name.startswith(f"cluster.{path}")}
+        assert all("--on 2x4" in origin and "this machine" not in origin for origin in origins), path
 
 
 def test_monitors_and_sections_of_plugins_have_rows(rows: dict[str, tuple[str, str]]) -> None:
