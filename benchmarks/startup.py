@@ -46,7 +46,7 @@ def first_step() -> dict[str, float]:
 
 
 def hundred_keys(folder: Path) -> Path:
-    """The quick start, and keys of the core at their defaults until it has 100 values."""
+    """The quick start, and keys at their defaults until it has 100 values."""
     from neox_core.config.read.load import load
     from neox_core.config.schema.convert import fields_of
     from neox_core.config.schema.sections import CORE_SECTIONS
@@ -55,7 +55,11 @@ def hundred_keys(folder: Path) -> Path:
 
     file, text = folder / "hundred.yml", CONFIG.read_text(encoding="utf-8")
     file.write_text(text, encoding="utf-8")
-    fields = [each for section in CORE_SECTIONS for each in fields_of(section.settings) if not each.required]
+    config = prepare_run([CONFIG], start=False).config
+    chosen = [each.entry.component for kind in config.chosen.values() for each in kind if not each.path]
+    owners = [section.settings for section in (*CORE_SECTIONS, *(each for one in chosen for each in one.sections))]
+    owners += [each.settings for each in chosen if each.settings]
+    fields = [each for owner in owners for each in fields_of(owner) if not each.required]
     for each in (field for field in fields if isinstance(field.default, int | float | str)):
         longer = f"{text}{each.name}: {json.dumps(each.default)}\n"
         if each.name in load([file]).values or len(load([file]).places) >= 100:
@@ -67,7 +71,7 @@ def hundred_keys(folder: Path) -> Path:
         except NeoxError:
             file.write_text(text, encoding="utf-8")
     if len(load([file]).places) < 100:
-        raise SystemExit("the core has too few keys with a default")
+        raise SystemExit("too few keys have a default")
     return file
 
 
@@ -76,6 +80,8 @@ def main() -> None:
     times: dict[str, list[float]] = {"plugins list": [], "config check, 100 keys": [], "train --dry-run": []}
     parts: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        if not (ROOT / "data" / "stdlib").exists():
+            seconds("data", "prepare", "stdlib", "--out", "data/stdlib")  # as `make train` does
         hundred = str(hundred_keys(Path(folder)))
         for _ in range(RUNS):
             times["plugins list"].append(seconds("plugins", "list"))
