@@ -99,8 +99,13 @@ class NativeChunks:
 
 
 def _let_profilers_count(tokens: int, matrix: Tensor) -> None:
-    """A profiler sees what goes by torch: the product of a chunk's states and words, here of tensors without memory."""
-    F.linear(torch.empty(tokens, matrix.shape[1], device="meta"), torch.empty_like(matrix, device="meta"))
+    """A profiler sees what goes by torch: the product of a chunk's states and words, here of tensors without memory.
+
+    Only for one that looks: of such tensors torch's first product imports a second's worth of symbolic shapes.
+    """
+    by_deepspeed = F.linear is not torch._C._nn.linear  # which it replaces while it counts  # noqa: SLF001
+    if by_deepspeed or torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled():  # noqa: SLF001
+        F.linear(torch.empty(tokens, matrix.shape[1], device="meta"), torch.empty_like(matrix, device="meta"))
 
 
 def _filled(states: Tensor, labels: Tensor, kept: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:

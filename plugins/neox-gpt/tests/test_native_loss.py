@@ -2,6 +2,8 @@
 
 import math
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from neox_gpt.native_loss import native_chunks
 from neox_kernels.compile_c import COMPILERS
 from torch import Tensor
 from torch.nn import functional as F
+from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from neox_core.parallel.tensor import TensorParallel
 
@@ -151,3 +155,28 @@ def test_whoever_replaces_or_counts_products_changes_no_number(monkeypatch: pyte
     after = with_gradients(cross_entropy, *given, 16)
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
     assert seen == [(16, 400, 24), (16, 400, 24), (8, 400, 24)]
+
+
+def test_torchs_own_counters_see_the_product() -> None:
+    given = problem(40, 24, 400)
+    with FlopCounterMode(display=False) as counted:
+        cross_entropy(*given, 16)
+    with profile(with_flops=True) as profiled:
+        cross_entropy(*given, 16)
+    assert counted.get_total_flops() == 2 * 40 * 24 * 400
+    assert sum(event.flops or 0 for event in profiled.events() if event.name == "aten::mm") == 2 * 40 * 24 * 400
+
+
+UNSEEN = """import sys, torch
+from neox_gpt.loss import cross_entropy
+from neox_gpt.native_loss import native_chunks
+given = torch.ones(8, 8, requires_grad=True), torch.ones(8, 8)
+assert native_chunks(*given)
+cross_entropy(*given, torch.zeros(8, dtype=torch.int64)).backward()
+sys.exit("sympy" in sys.modules)
+"""
+
+
+def test_a_step_that_nobody_counts_imports_no_symbolic_shapes() -> None:
+    """They are a second of a start."""
+    assert subprocess.run([sys.executable, "-c", UNSEEN], check=False).returncode == 0

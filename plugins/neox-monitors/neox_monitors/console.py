@@ -13,7 +13,6 @@ from rich.text import Text
 
 from neox_core.contracts.host import RunInfo
 from neox_core.terminal import printable
-from neox_monitors.curve import draw
 
 MOST_POINTS = 2000
 MEASURED = ("objective_", "feed_forward_", "optimizer_", "curriculum_", "model_")
@@ -92,6 +91,8 @@ class Console:
         if self.bar is not None:
             self.bar.stop()
         if self.latest == self.run.last_step and len(self.train) > 1:
+            from neox_monitors.curve import draw  # by plotext, which the start of a run need not wait for
+
             self.say("loss by step" + (" (o: validation)" if self.valid else ""))
             for line in draw(self.train, self.valid):
                 self.say(line)
