@@ -26,6 +26,12 @@ from neox_core.hooks.guard import kept_waiting
 from neox_core.hooks.loader import load_plugins
 
 
+@pytest.fixture(autouse=True)
+def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a config does not depend on the instructions of this machine."""
+    monkeypatch.setattr("neox_plain.config.precision_rules.CPUINFO", Path("/nowhere"))
+
+
 @frozen
 class AdamSettings:
     lr: float = setting(1e-3, help="Peak.", check=v.gt(0))

@@ -1,6 +1,7 @@
 """Each rule between keys: broken once, and just held once."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import get_origin
 
 import pytest
@@ -10,6 +11,7 @@ from rule_cases import CASES, SUBJECTS
 from neox_core.config.schema.convert import block_of, fields_of
 from neox_core.config.schema.sections import CORE_SECTIONS
 from neox_core.hooks.loader import load_plugins
+from neox_core.plan.cluster import Machine
 from neox_core.plan.rules.rule import Rule, keys_of
 
 Check = Callable[..., list[str]]
@@ -42,6 +44,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "model_changes_need_whole_weights",
     "model_changes_are_not_compiled",
     "keys_that_do_nothing_here",  # test_rules_idle.py
+    "bf16_has_instructions",
 }
 
 
@@ -92,6 +95,29 @@ def test_an_engine_needs_its_library_where_ranks_can_run(check: Check, monkeypat
     assert "error: engine: deepspeed needs deepspeed, not installed (pip install" in said
     assert check("engine=plain") == []
     there["torch"] = None
+    assert check() == []
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "slow"),
+    [
+        ("flags\t\t: fpu avx2 fma\n", True),
+        ("flags\t\t: fpu avx2 avx512f avx512bw\n", False),
+        ("flags\t\t: fpu avx2 avx_ne_convert\n", False),
+        ("Features\t: fp asimd\n", False),  # of another kind of processor: nothing is known
+        ("", False),
+    ],
+)
+def test_bf16_without_instructions_for_it_is_told(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, slow: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr("neox_plain.config.precision_rules.CPUINFO", tmp_path / "cpuinfo")
+    said = "enabled: this processor has no instructions for bf16: a step takes about 50 times as long as in fp32 (train"
+    for block in ("bf16", "torch_autocast"):
+        found = check(f"{block}.enabled=true")
+        assert [f"warning: {block}.{said}" in each for each in found] == [True] * slow
+        assert check(f"{block}.enabled=true", machine=Machine(1, 4)) == []  # which has a GPU
     assert check() == []
 
 

@@ -1,6 +1,7 @@
 """Rules of fp16, bf16 and autocast, and their part of the plan, for every engine that has their keys."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from neox_core.config.problem import Problem
@@ -57,6 +58,29 @@ def fp16_needs_gpu(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     if enabled(config.section(PrecisionSection).fp16) and shape.device == "cpu":
         hint = "use bf16: {enabled: true}; `neox config check --on 1x8` checks it as if on GPUs"
         yield config.problem("fp16 does not train on a CPU", "fp16.enabled", hint)
+
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@rule("bf16.enabled", "torch_autocast.enabled", "device")
+def bf16_has_instructions(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """On an x86 processor without AVX-512, torch multiplies bf16 one number at a time."""
+    block = "bf16" if enabled(config.section(PrecisionSection).bf16) else "torch_autocast"
+    plan, here = precision_plan(config), {host.name for host in shape.hosts} == {"localhost"}
+    if shape.device == "cpu" and here and "bf16" in (plan.dtype, plan.autocast) and _multiplies_bf16_singly():
+        yield config.problem(
+            "this processor has no instructions for bf16: a step takes about 50 times as long as in fp32",
+            f"{block}.enabled",
+            "train in fp32 here, or on a GPU or a processor with AVX-512",
+            "warning",
+        )
+
+
+def _multiplies_bf16_singly() -> bool:
+    text = CPUINFO.read_text(encoding="utf-8", errors="replace") if CPUINFO.is_file() else ""
+    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), None)
+    return flags is not None and not {"avx512bw", "avx_ne_convert"} & {*flags}
 
 
 @rule("fp16_lm_cross_entropy", "fp16.enabled")
