@@ -1,8 +1,10 @@
-"""Data on one core: orders of samples, tokenizing and writing, memory, reading samples, what a run waits for them.
+"""Data on one core: orders of samples, tokenizing and writing, memory, reading samples, what a run waits for them; and
+tokenizing by two workers.
 
 `python benchmarks/data_cpu.py [PART...]`: rows are appended to benchmarks/results.csv. Ours and a peer's run in
-alternation. PART: order, blending, tokenizing, memory, reading, waiting; all if none is named. `--documents 1e8` is the
-size of the order, `--megabytes 100 2000` are the sizes of text whose memory is compared (5 MB take a second).
+alternation. PART: order, blending, tokenizing, workers, memory, reading, waiting; all if none is named.
+`--documents 1e8` is the size of the order, `--megabytes 100 2000` are the sizes of text whose memory is compared (5 MB
+take a second).
 """
 
 import argparse
@@ -16,11 +18,12 @@ import time
 from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
+from statistics import median
 
 from results import append_row
 
-RUNS = 3
-TEXT_BYTES = 48 << 20
+RUNS, PAIRS = 3, 7
+TEXT_BYTES, WORKERS_BYTES = 48 << 20, 12_000_000
 SEQ_LENGTH = 2048
 RATE = "MB/s of processor time"
 
@@ -214,6 +217,30 @@ def tokenizing(folder: Path) -> None:
         append_row("data_cpu", f"{mega:.0f} MB of text to ids on disk: {who}", RATE, values)
 
 
+def workers(folder: Path) -> None:
+    """How much faster two workers are than one, of two times as fast; without the start of the command."""
+    given = vocabulary(folder)
+    times: dict[int, dict[int, list[float]]] = {size: {1: [], 2: []} for size in (0, WORKERS_BYTES)}
+    for size, found in times.items():
+        source = folder / f"of-{size}.jsonl"
+        with source.open("wb") as file:
+            for raw in cycle(sources()):
+                file.write(json.dumps({"text": raw.decode()}).encode() + b"\n")
+                if file.tell() >= size:
+                    break
+        for _ in range(PAIRS):
+            for count, seconds in found.items():
+                began = time.perf_counter()
+                prepare(source, folder / "again", *given, "--force", "--workers", str(count))
+                seconds.append(time.perf_counter() - began)
+    start = {count: median(seconds) for count, seconds in times[0].items()}
+    pairs = zip(times[WORKERS_BYTES][1], times[WORKERS_BYTES][2], strict=True)
+    shares = [100 * (one - start[1]) / (two - start[2]) / 2 for one, two in pairs]
+    for count, seconds in times[WORKERS_BYTES].items():
+        append_row("data_cpu", f"preparing {WORKERS_BYTES / 1e6:.0f} MB, workers {count}", "s", seconds)
+    append_row("data_cpu", "workers 2 next to workers 1, of twice as fast, without the start", "%", shares)
+
+
 def memory(folder: Path, megabytes: Sequence[int]) -> None:
     given = vocabulary(folder)
     for size in megabytes:
@@ -282,7 +309,7 @@ def waiting(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parts = ("order", "blending", "tokenizing", "memory", "reading", "waiting")
+    parts = ("order", "blending", "tokenizing", "workers", "memory", "reading", "waiting")
     parser.add_argument("parts", nargs="*", choices=[*parts, []])
     parser.add_argument("--documents", default="1e7")
     parser.add_argument("--megabytes", type=int, nargs="+", default=[100, 400])
@@ -298,7 +325,7 @@ def main() -> None:
                 case "memory":
                     memory(folder, given.megabytes)
                 case _:
-                    {"tokenizing": tokenizing, "reading": reading, "waiting": waiting}[part](folder)
+                    {"tokenizing": tokenizing, "workers": workers, "reading": reading, "waiting": waiting}[part](folder)
 
 
 if __name__ == "__main__":
