@@ -70,10 +70,10 @@ def size_in_words(resolved: Resolved) -> str:
 def _exports_in_words(resolved: Resolved) -> str:
     found = exports(resolved.plan.model, resolved.config, resolved.catalog.registry)
     fits = [name for name, reason in found.items() if not reason]
-    if fits:
+    if fits[1:] or len(fits) == len(found) == 1:
         return f"exports as {', '.join(fits)}"
-    reasons = [f"\n  {name}: {reason}" for name, reason in found.items()]
-    return f"exports as nothing, because{''.join(reasons) or ' no plugin offers a model family'}"
+    why = "".join(f"\n  {name}: {each}" for name, each in found.items() if each) or " no plugin offers a model family"
+    return f"exports as {fits[0] + ' alone' if fits else 'nothing'}, because{why}"
 
 
 def in_one_line(plan: RunPlan) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -183,6 +184,14 @@ class Rows(Sound):
         state["rows"] = torch.zeros(weight.shape[0], 1, 1, 1)
 
 
+class KeepsAPath(Sound):
+    """State that no checkpoint can hold."""
+
+    def move(self, weight: Any, grad: Any, state: Any, group: Any) -> None:
+        super().move(weight, grad, state, group)
+        state["path"] = Path()
+
+
 class Counts(Sound):
     """State of one number for each row."""
 
@@ -268,6 +277,7 @@ def test_a_sound_optimizer_passes(check: Check) -> None:
         (MovesIdle, "without a gradient is skipped"),
         (ForgetsLate, "first gradient comes late"),
         (Rows, "scalar or of the parameter's shape"),
+        (KeepsAPath, "scalar or of the parameter's shape; 'path' is not"),
         (WholeNorm, "flat slices"),
         (Idle, "moves the weights"),
         (NoGroups, "is a torch.optim.Optimizer"),

@@ -38,6 +38,13 @@ class Position(nn.Module):
         return torch.view_as_real(pairs * by).flatten(-2).to(x.dtype)
 
 
+class OtherNames(Position):
+    """The model names no argument."""
+
+    def embed(self, x: Tensor, at: Tensor) -> Tensor:
+        return super().embed(x, at)
+
+
 class NoRotate(Position):
     rotate = None  # type: ignore[assignment]  # the fault
 
@@ -151,8 +158,9 @@ class UndeclaredPosition(Position):
     no_weight_decay = frozenset({"weight"})
 
 
-def test_sound_position_passes(check: Check) -> None:
-    check("position", Position)
+@pytest.mark.parametrize("sound", [Position, OtherNames])
+def test_sound_position_passes(sound: Any, check: Check) -> None:
+    check("position", sound)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Llama:
         key, theirs, ours = self.activation
         settings(model.activation, ours)
         if norm["rms_norm_epsilon_in"] != "mean-square":
-            raise ConfigError("rms-norm-epsilon-in: rms is another norm than that of this family")
+            raise ConfigError("rms-norm-epsilon-in: rms is another norm; this family has mean-square")
         if norm.get("rms_norm_adds_one", False) != self.adds_one:
             raise ConfigError(f"rms-norm-adds-one: {not self.adds_one} is another norm than that of this family")
         if (model.qk_norm, model.norm_place) != (self.qk_norm, self.norm_place):

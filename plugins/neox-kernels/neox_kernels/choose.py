@@ -12,6 +12,7 @@ from torch import nn
 
 from neox_core.errors import ConfigError, PluginError
 from neox_core.hooks.component import load_path
+from neox_kernels.compare import TOLERANCE, compare
 from neox_kernels.form import faults_of
 
 if TYPE_CHECKING:
@@ -191,12 +192,19 @@ def _chosen(kernel: KernelPlan, architecture: Ops, context: BuildContext, dtype:
 
 
 def _probe(offer: ComponentRef, kernel: Any, reference: str, dtype: torch.dtype, device: torch.device) -> None:
-    """The first small example. Raises PluginError for a kernel whose results do not have the reference's form."""
+    """The first small example, with gradients where the kernel was not tested on the device.
+
+    Raises PluginError for results that do not have the reference's form, there also for wrong numbers.
+    """
+    fault, compute = "", load_path(reference)
     with offer.blamed(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         arguments = next(iter(kernel.examples(dtype, device, large=False)), None)
-        faults = () if arguments is None else faults_of(kernel, load_path(reference), arguments)
-    if faults:
-        raise offer.fault(f"{faults[0]}; the reference is {reference}")
+        if arguments is not None and architecture_of(device) in kernel.tested:
+            fault = "; ".join(faults_of(kernel, compute, arguments))
+        elif arguments is not None:
+            fault = compare(kernel, compute, arguments).fault(TOLERANCE[dtype])
+    if fault:
+        raise offer.fault(f"{fault}; the reference is {reference}")
 
 
 def kernel_users(model: nn.Module) -> Iterator[Any]:

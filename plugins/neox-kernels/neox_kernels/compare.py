@@ -26,6 +26,11 @@ class Verdict:
     where: str
     faults: tuple[str, ...] = ()
 
+    def fault(self, limit: float) -> str:
+        """What is wrong, in words; "" where nothing is. limit: the largest error that is allowed."""
+        off = "" if self.error <= limit else f"off by {self.error:.1e} of {limit:.0e} in {self.where}"
+        return "; ".join(self.faults) or off
+
 
 def compare(kernel: Callable[..., Any], reference: Callable[..., Any], arguments: Sequence[Any]) -> Verdict:
     """Compare a kernel with the reference of its op.

@@ -115,11 +115,9 @@ def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool
     if not verdicts:
         return False, f"{title}: WRONG: it has no examples"
     worst = max(verdicts, key=lambda each: each.error)
-    if worst.faults:
-        return False, f"{title}: WRONG: {'; '.join(worst.faults)}"
-    if worst.error <= limit:
-        return True, f"{title}: ok, off by {worst.error:.1e} of {limit:.0e}"
-    return False, f"{title}: WRONG, off by {worst.error:.1e} of {limit:.0e} in {worst.where}"
+    if fault := worst.fault(limit):
+        return False, f"{title}: WRONG: {fault}"
+    return True, f"{title}: ok, off by {worst.error:.1e} of {limit:.0e}"
 
 
 def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[dict[str, Any]]:

@@ -91,9 +91,8 @@ def _tried(
     """Seconds of each repetition; a text: why the tile is not taken. It is right before it is measured."""
     kernel.use_tiles(tiles)
     try:
-        verdict = compare(kernel, reference, arguments)
-        if verdict.faults or not verdict.error <= limit:
-            return f"WRONG: {'; '.join(verdict.faults) or f'off by {verdict.error:.1e} in {verdict.where}'}"
+        if fault := compare(kernel, reference, arguments).fault(limit):
+            return f"WRONG: {fault}"
         return times(kernel, arguments)
     except Exception as error:  # noqa: BLE001 a compiler or a GPU that cannot take the tile
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"

@@ -74,6 +74,15 @@ SLOW = Slow()
 PLAIN = Double(reasons="too wide")
 
 
+class Flat(Double):
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x)
+
+
+FLAT = Flat()
+
+
 class Short(Double):
     def __call__(self, x: Tensor) -> Tensor:
         return super().__call__(x)[:-1]
@@ -223,12 +232,14 @@ def test_what_a_sparse_model_asks_for_is_refused_before_its_first_step(
     ("name", "said"),
     [
         ("SHORT", rf"result 1 has the shape \[6\], not \[7\]; the reference is {__name__}:reference"),
+        ("WRONG", rf"off by 1.0e-01 of 1e-05 in .*; the reference is {__name__}:reference"),
+        ("FLAT", rf"gives no gradient of x; the reference is {__name__}:reference"),
         ("RAISING", "failed: KeyError: 'no such block'"),
         ("GOOD", ""),
         ("MADE_ANEW", ""),
     ],
 )
-def test_a_kernel_of_the_wrong_shape_is_named_before_the_first_step(name: str, said: str) -> None:
+def test_a_wrong_kernel_is_named_before_the_first_step(name: str, said: str) -> None:
     kernels = (evolve(plan("fused", name), reference=f"{__name__}:reference"),)
     numbers = SimpleNamespace(kernels=kernels, num_attention_heads=1, seq_length=7, hidden_size=4, intermediate_size=4)
     context = BuildContext(CPU, torch.float32, Groups(None, None, 0, 1), seed=1)

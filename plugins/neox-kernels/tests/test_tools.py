@@ -85,7 +85,7 @@ def test_check_judges_each_kernel_in_each_dtype() -> None:
     found = list(checked([row("GOOD", "WRONG", "BAD")], CPU))
     assert [verdict for verdict, _ in found] == [True] * 3 + [False] * 3 + [None] * 3
     assert len(TOLERANCE) == 3
-    assert "WRONG, off by 1.0e-01" in found[3][1]
+    assert "WRONG: off by 1.0e-01" in found[3][1]
     assert "cannot run: too wide" in found[-1][1]
 
 

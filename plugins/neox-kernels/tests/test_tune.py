@@ -101,7 +101,7 @@ def test_a_tile_is_right_before_it_is_measured_and_the_fastest_is_a_row() -> Non
     assert SQUARE.given[-1] == {}
     lines = [line for _, line in found]
     wrong, broken, first, *_, wide, plain = lines
-    assert wrong.startswith("square.SQUARE fp32 width 8: not block 512, warps 2: WRONG: off by 5.0e-01 in ")
+    assert wrong.startswith("square.SQUARE fp32 width 8: not block 512, warps 2: WRONG: off by 5.0e-01 of 1e-05 in ")
     assert broken.endswith("not block 2048, warps 2: RuntimeError: out of resources: shared memory")
     assert first == "square.SQUARE fp32 width 8: block 256, warps 2, 2.000 ms, of 3 tried; by itself 3.000 ms"
     assert wide == "square.SQUARE fp32 width 256: cannot run: too wide"

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ exported = pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerat
 
 NEOX = [sys.executable, "-m", "neox_core"]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
-TASKS = "counting_choice", "counting_text", "counting_on"
+TASKS = "counting_choice", "counting_text", "counting_on", "counting_next"
 
 CONFIG = """
 num-layers: 2
@@ -49,8 +50,8 @@ log-interval: 40
 save-interval: 80
 monitors: [jsonl]
 evaluators: [lm_eval]
-lm_eval: {tasks: [counting_choice, counting_text, counting_on], task_folder: tasks, interval: 80, batch_size: 3}
 """
+CONFIG += f"lm_eval: {{tasks: [{', '.join(TASKS)}], task_folder: tasks, interval: 80, batch_size: 3}}\n"
 TWO: dict[str, Any] = {"num_gpus": 2}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tensor": {**TWO, "engine": "plain", "model-parallel-size": 2},
@@ -80,6 +81,12 @@ TEXT = """
 metric_list:
   - {metric: word_perplexity, aggregation: weighted_perplexity, higher_is_better: false}
   - {metric: bits_per_byte, aggregation: bits_per_byte, higher_is_better: false}
+"""
+NEXT = """
+fewshot_delimiter: " "
+target_delimiter: ""
+metric_list:
+  - {metric: perplexity, aggregation: perplexity, higher_is_better: false}
 """
 ON = """
 generation_kwargs: {until: [" e"], max_gen_toks: 18, do_sample: false}
@@ -118,6 +125,11 @@ def write_tasks(folder: Path) -> None:
             ON,
             [{"question": count(at, 9), "answer": f" {count(at + 9, 12)}".partition(" e")[0]} for at in range(12)],
         ),
+        "counting_next": (
+            "loglikelihood",
+            NEXT,
+            [{"question": count(at, 7), "answer": f" {count(at + 7, 2)}"} for at in range(12)],
+        ),
     }
     for name, (kind, more, documents) in made.items():
         file = folder / f"{name}.jsonl"
@@ -144,26 +156,29 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(place: Path, layout: str) -> dict[str, float]:
-    """What a run in a layout logs of the tasks after its last step."""
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in LAYOUTS[layout].items()]
-    run = neox(place, "train", "config.yml", f"--set=save={layout}", *sets)
+def trained(place: Path, layout: str, save: str = "", **settings: int) -> dict[str, float]:
+    """What a run in a layout logs of the tasks after its last step. settings: of lm_eval."""
+    save = save or layout
+    sets = LAYOUTS[layout] | {f"lm_eval.{name}": value for name, value in settings.items()}
+    options = [f"--set={key}={json.dumps(value)}" for key, value in sets.items()]
+    run = neox(place, "train", "config.yml", f"--set=save={save}", *options)
     assert run.returncode == 0, run.stdout + run.stderr
-    lines = map(json.loads, (place / layout / "metrics.jsonl").read_text().splitlines())
+    lines = map(json.loads, (place / save / "metrics.jsonl").read_text().splitlines())
     found = [{name: value for name, value in line.items() if name.startswith("counting_")} for line in lines]
     assert [bool(each) for each in found if each] == [True]  # at step 80, not at step 40
     return next(each for each in found if each)
 
 
-def evaluated(place: Path, save: str) -> dict[str, float]:
-    done = neox(place, "eval", "--load", save, "--task-folder", "tasks", "--tasks", ",".join(TASKS), "--json")
+def evaluated(place: Path, save: str, *options: str) -> dict[str, float]:
+    tasks = ("--task-folder", "tasks", "--tasks", ",".join(TASKS))
+    done = neox(place, "eval", "--load", save, *tasks, *options, "--json")
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)["scores"]
     return {f"{task}_{metric}": value for task, metrics in scores.items() for metric, value in metrics.items()}
 
 
-def of_hf(place: Path, save: str) -> dict[str, float]:
-    """What the harness itself finds for the exported model, in this process."""
+def of_hf(place: Path, save: str) -> Callable[..., dict[str, float]]:
+    """What the harness itself finds for the exported model, in this process: a call takes settings of the harness."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -174,14 +189,20 @@ def of_hf(place: Path, save: str) -> dict[str, float]:
         pretrained=str(place / f"{save}-hf"), device="cpu", dtype="float32", batch_size=4, trust_remote_code=True
     )
     tasks = TaskManager(include_path=str(place / "tasks"), include_defaults=False)
-    found = lm_eval.simple_evaluate(model, tasks=[*TASKS], task_manager=tasks, bootstrap_iters=0, log_samples=False)
-    assert found is not None
-    return {
-        f"{task}_{name.removesuffix(',none')}": value
-        for task, values in found["results"].items()
-        for name, value in values.items()
-        if name.endswith(",none") and isinstance(value, float)
-    }
+
+    def scores(**settings: int) -> dict[str, float]:
+        found = lm_eval.simple_evaluate(
+            model, tasks=[*TASKS], task_manager=tasks, bootstrap_iters=0, log_samples=False, **settings
+        )
+        assert found is not None
+        return {
+            f"{task}_{name.removesuffix(',none')}": value
+            for task, values in found["results"].items()
+            for name, value in values.items()
+            if name.endswith(",none") and isinstance(value, float)
+        }
+
+    return scores
 
 
 def test_listing_is_light() -> None:
@@ -191,16 +212,36 @@ def test_listing_is_light() -> None:
 @harness
 @exported
 def test_scores_are_those_of_the_exported_model(place: Path) -> None:
-    """On three tasks: of a run on two tensor-parallel ranks, of its checkpoint, and of transformers, to 1e-6."""
+    """On four tasks: of a run on two tensor-parallel ranks, of its checkpoint, and of transformers, to 1e-6."""
     in_the_run = trained(place, "tensor")
     after = evaluated(place, "tensor")
-    by_transformers = of_hf(place, "tensor")
-    names = {"choice_acc", "choice_acc_norm", "text_word_perplexity", "text_bits_per_byte", "on_exact_match"}
+    by_transformers = of_hf(place, "tensor")()
+    names = {
+        "choice_acc",
+        "choice_acc_norm",
+        "text_word_perplexity",
+        "text_bits_per_byte",
+        "on_exact_match",
+        "next_perplexity",
+    }
     assert set(by_transformers) == {f"counting_{name}" for name in names}
     assert after == pytest.approx(by_transformers, rel=1e-6)
     assert in_the_run == pytest.approx(by_transformers, rel=1e-6)
     assert 0 < after["counting_choice_acc"] < 1, after
     assert 0 < after["counting_on_exact_match"] < 1
+
+
+@harness
+@exported
+def test_fewer_documents_with_examples_before_them(place: Path) -> None:
+    """In a run and of its checkpoint, as the harness has it for the exported model; each setting changes a score."""
+    in_the_run = trained(place, "data", "fewer", limit=5, num_fewshot=3)
+    by_transformers = of_hf(place, "fewer")
+    both = by_transformers(limit=5, num_fewshot=3)
+    assert in_the_run == pytest.approx(both, rel=1e-6)
+    assert evaluated(place, "fewer", "--limit", "5", "--num-fewshot", "3") == pytest.approx(both, rel=1e-6)
+    assert by_transformers(limit=5) != pytest.approx(both, rel=1e-6)
+    assert by_transformers(num_fewshot=3) != pytest.approx(both, rel=1e-6)
 
 
 @harness

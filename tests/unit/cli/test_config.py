@@ -54,6 +54,15 @@ def test_check_gives_each_reason_against_an_export_a_line(run: Run, monkeypatch:
     ]
 
 
+def test_check_says_why_a_model_exports_as_one_family_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"llama": "needs rms-norm-epsilon-in: mean-square", "neox": ""}
+    monkeypatch.setattr("neox_core.cli.config.exports", lambda *_: found)
+    said = ["exports as neox alone, because", "  llama: needs rms-norm-epsilon-in: mean-square"]
+    assert run("check", "c.yml").stdout.splitlines()[-2:] == said
+    monkeypatch.setattr("neox_core.cli.config.exports", lambda *_: {"neox": ""})
+    assert run("check", "c.yml").stdout.splitlines()[-1] == "exports as neox"
+
+
 def test_check_as_if_on_a_cluster(run: Run) -> None:
     result = run("check", "c.yml", "--on", "2x4", "--set", "hostfile=/nowhere", "--set", "include=worker-1")
     told = result.stdout.splitlines()[0]

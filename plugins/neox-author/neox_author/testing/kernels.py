@@ -46,7 +46,5 @@ def check_kernel(catalog: Catalog, name: str) -> None:
             if why:
                 not_applicable(clause, f"it does not run here: {why[0]}")
                 continue
-            verdict = compare(kernel, reference, arguments)
-            hold(not verdict.faults, f"{clause}; it {verdict.faults[0] if verdict.faults else ''}")
-            dtype_ = str(dtype).removeprefix("torch.")
-            hold(verdict.error <= allowed, f"{clause}; {verdict.where} is off by {verdict.error:.1e} in {dtype_}")
+            fault = compare(kernel, reference, arguments).fault(allowed)
+            hold(not fault, f"{clause}; in {str(dtype).removeprefix('torch.')}: {fault}")

@@ -90,9 +90,9 @@ def check_optimizer(catalog: Catalog, name: str, **settings: Any) -> None:
     fields = {field.name for field in getattr(entry.component.settings, "__attrs_attrs__", ())}
     _check_step(make)
     _check_determinism(make)
+    _check_state(make, entry.component, counted=set(settings) <= {"lr"})
     _check_resume(make)
     _check_groups(make, fields)
-    _check_state(make, entry.component, counted=set(settings) <= {"lr"})
     _check_closure(make)
     _check_modes(make)
     stages, whole = entry.component.zero_stages, entry.component.whole_parameters

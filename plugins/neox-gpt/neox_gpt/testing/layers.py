@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,13 +107,13 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
 
     for dtype in DTYPES:
         cast = position.to(dtype)
-        _check_call(partial(cast.embed, positions=positions), hidden.to(dtype), "`embed`")
+        _check_call(lambda x, embed=cast.embed: embed(x, positions), hidden.to(dtype), "`embed`")
         turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
         for got, given in zip(turned, (query, key), strict=True):
             hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
             hold(got.dtype == dtype, f"`rotate` keeps dtypes: {dtype} became {got.dtype}")
     position = position.double()
-    _check_embeds(planner, shape, partial(position.embed, positions=positions), hidden)
+    _check_embeds(planner, shape, lambda x: position.embed(x, positions), hidden)
 
     def everything(at: Tensor, part: slice = slice(None)) -> tuple[Tensor, ...]:
         return (
