@@ -129,3 +129,27 @@ def test_other_shells_ask_click(shell: str) -> None:
     }
     asked = subprocess.run(NEOX.split(), capture_output=True, text=True, timeout=60, env=env, check=False)
     assert "completion" in asked.stdout.split("\n") if shell == "zsh" else "completion" in asked.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "data prepare te",
+        "data merge te",
+        "data inspect te",
+        "train te",
+        "generate --load te",
+        "generate --prompts te",
+        "checkpoint export-hf te",
+        "checkpoint export-peft te",
+        "config diff te",
+        "eval --load te",
+        "retrieval search text --load te",
+    ],
+)
+def test_what_names_a_file_is_completed_as_one(line: str) -> None:
+    env = {"_NEOX_COMPLETE": "zsh_complete", "COMP_WORDS": f"neox {line}", "COMP_CWORD": str(len(line.split()))}
+    asked = subprocess.run(
+        NEOX.split(), capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+    )
+    assert asked.stdout.split("\n")[:2] == ["file", "te"], asked.stderr
