@@ -49,8 +49,8 @@ class Model(nn.Module):
     def logits(self, text: str | Tensor) -> Tensor:
         """The logits after each token of a text, [tokens, vocab], or of int64 [batch, seq] ids, [batch, seq, vocab].
 
-        Without gradients. Of an empty text those after the end of a document. The vocabulary may have more rows than the
-        tokenizer has ids.
+        Without gradients. Of an empty text those after the end of a document. The vocabulary may have more rows than
+        the tokenizer has ids.
         """
         if isinstance(text, Tensor):
             return self(text)
