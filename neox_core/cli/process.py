@@ -19,20 +19,20 @@ _NUMPY_MIB = 160
 def exec_module(module: str, arguments: Mapping[str, Any], plan: RunPlan | None = None) -> NoReturn:
     """Replace this process by one that runs MODULE as `python -m MODULE JSON`, where JSON holds `arguments`.
 
-    plan: passed in an open file without a name, whose number is the argument `plan`: see `receive_plan`.
-
-    The module then owns the terminal, the signals and the exit code; its main function goes through `errors.run_main`,
-    which names the plugin whose code raised an exception. With `--debug` its environment has NEOX_DEBUG=1.
+    They pass in an open file without a name, since a word of a command line has at most 128 KiB. plan: becomes the
+    argument `plan`, which `receive_plan` reads. The module then owns the terminal, the signals and the exit code; its
+    main function goes through `errors.run_main`, which names the plugin whose code raised an exception. With `--debug`
+    its environment has NEOX_DEBUG=1.
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    if plan is not None:
+        arguments = {**arguments, "plan": json.loads(to_json(plan))}
     with tempfile.TemporaryFile() as file:
-        if plan is not None:
-            file.write(to_json(plan).encode())
-            file.seek(0)
-            os.set_inheritable(file.fileno(), True)
-            arguments = {**arguments, "plan": file.fileno()}
-        argv = python(__name__, module, json.dumps(arguments))
+        file.write(json.dumps(arguments).encode())
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
+        argv = python(__name__, module, str(file.fileno()))
         os.execv(argv[0], argv)
 
 
@@ -41,6 +41,8 @@ def main() -> None:
     module = sys.argv.pop(1)
     try:
         require_room(_NUMPY_MIB)
+        with os.fdopen(int(sys.argv[1])) as file:
+            sys.argv[1] = file.read()
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:  # during imports: `errors.run_main` answers it later
         sys.exit(130)

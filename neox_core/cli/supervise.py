@@ -73,7 +73,7 @@ class Supervisor:
         if asked and (stopped or unfinished):
             if self.killed:
                 echo("killed: nothing was saved after the last checkpoint", err=True)
-            elif failure is not None:
+            elif not stopped:
                 echo("stopped outside of the training loop: no checkpoint was written", err=True)
             return 130
         hint = f"its command: {show(self.command)}"

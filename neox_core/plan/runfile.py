@@ -115,10 +115,8 @@ def read_runfile(path: Path, sha256: str | None) -> RunPlan:
     return plan_of(raw, path, ConfigError, planner=_planner_in(raw))
 
 
-def receive_plan(descriptor: int) -> RunPlan:
-    """The plan that the process which has become this one left in an open file without a name."""
-    with open(descriptor, "rb") as file:
-        raw = json.load(file)
+def receive_plan(raw: dict[str, Any]) -> RunPlan:
+    """The plan from the process that has become this one, which gave it to `exec_module`."""
     return _reader(_planner_in(raw)).structure(raw, RunPlan)
 
 

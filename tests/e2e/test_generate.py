@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -139,6 +140,20 @@ def test_prompts_of_a_file_and_of_a_user(trained: tuple[Path, str]) -> None:
     assert wrong.returncode == 4
     assert "prompts.txt:2: is not UTF-8" in wrong.stderr
     assert wrong.stdout == ""
+
+
+def test_a_prompt_that_is_long(trained: tuple[Path, str]) -> None:
+    """One that is longer than a word of a command line once it is JSON, and one that takes too much memory."""
+    folder = trained[0]
+    long = "\u0436" * 30_000
+    done = neox(folder, "generate", "--load", "save", "--max-new-tokens", "1", "--prompt", long)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(long)
+    assert re.search(r"of the [\d,]+ tokens of the prompt the model sees the last", done.stderr)
+    (folder / "long.txt").write_text("five\n" + "six " * (1 << 18) + ".\n")
+    wrong = neox(folder, "generate", "--load", "save", "--prompts", "long.txt")
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+    assert "long.txt:2: the prompt has 1,048,577 characters" in wrong.stderr
 
 
 def test_the_run_ends_with_a_sample(trained: tuple[Path, str]) -> None:

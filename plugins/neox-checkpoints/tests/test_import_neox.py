@@ -3,7 +3,10 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -305,3 +308,18 @@ def test_pipelines_add_up_gradients_from_a_version_on(version: str, *, scale: bo
     write_run(tmp_path / "theirs", run, version=version)
     imported(tmp_path / "theirs", tmp_path / "ours")
     assert ("gradient-scale: 2.0\n" in (tmp_path / "ours" / "config.yml").read_text()) == scale
+
+
+@pytest.mark.parametrize("command", ["import", "import-neox"])
+def test_json_of_the_commands_is_one_object_or_nothing(command: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "theirs", Run("zero", data=2))
+    words = [sys.executable, "-m", "neox_core", "checkpoint", command, "theirs", "--out", "ours", "--json"]
+    how: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(words, check=False, **how)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["wrote"], found["config"]) == ("ours/step-00000007", "ours/config.yml")
+    assert found["has_optimizer"] is True
+    again = subprocess.run(words, check=False, **how)
+    assert (again.returncode, again.stdout) == (5, "")
+    assert again.stderr.startswith("error: ours: exists already\n")

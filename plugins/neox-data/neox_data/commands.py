@@ -23,7 +23,7 @@ def data() -> None:
 
 
 @data.command(cls=ReadsNeoxArguments)
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1, required=True, type=click.Path(readable=False))
 @OUT("Folder for dataset and vocabulary.")
 @click.option("--name", help="Name of the dataset in it, instead of the folder's own: for several in one folder.")
 @click.option("--vocab-size", type=click.IntRange(min=257), help="Tokens to learn (8192), from 1 KiB of text each.")

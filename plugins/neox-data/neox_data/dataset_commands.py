@@ -52,7 +52,7 @@ def _reading(command: F) -> F:
 
 
 @click.command()
-@click.argument("prefix")
+@click.argument("prefix", type=click.Path(readable=False))
 @click.option("--document", type=click.IntRange(min=0), default=0, show_default=True, help="The one to show, from 0.")
 @click.option("--histogram", is_flag=True, help="Draw how long the documents are.")
 @click.option("--samples", type=click.IntRange(min=0), default=0, show_default=True, help="Training samples to show.")
@@ -98,7 +98,7 @@ def inspect(
 
 
 @click.command()
-@click.argument("prefix")
+@click.argument("prefix", type=click.Path(readable=False))
 @click.option("--vocab-size", type=click.IntRange(min=1), help="Ids have to be below it.")
 @JSON
 @_reading
@@ -119,8 +119,8 @@ def verify(
 
 
 @click.command()
-@click.argument("prefixes", nargs=-1, required=True)
-@click.option("--out", required=True, help="Prefix of the dataset to write.")
+@click.argument("prefixes", nargs=-1, required=True, type=click.Path(readable=False))
+@click.option("--out", required=True, type=click.Path(readable=False), help="Prefix of the dataset to write.")
 @click.option("--data-impl", default="mmap", show_default=True, help="The format to write it in.")
 @SETTINGS
 @JSON
@@ -142,7 +142,7 @@ def merge(prefixes: tuple[str, ...], out: str, data_impl: str, sets: tuple[str, 
 
 
 @click.command("train-tokenizer")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1, required=True, type=click.Path(readable=False))
 @OUT("Folder for the files of the tokenizer.")
 @click.option("--vocab-size", type=click.IntRange(min=2), default=8192, show_default=True, help="Tokens to learn.")
 @click.option("--tokenizer-type", default=GPT2, show_default=True, help="As in a config.")

@@ -167,7 +167,7 @@ def _write(
 ) -> Prepared:
     """Write the datasets; `publish`: files that have to appear with them, from where to where."""
     out = Path(request.out)
-    journal = Journal(out / f".{request.name}.preparing.json", digest, request.sync_mb * 1_000_000)
+    journal = Journal(_journal(out, request.name), digest, request.sync_mb * 1_000_000)
     files = [file for prefix in request.prefixes for file in backend.files(prefix)]
 
     def before_closing() -> None:
@@ -199,6 +199,10 @@ def _write(
     _note(out / MANIFEST, done)
     journal.remove()
     return done
+
+
+def _journal(out: Path, name: str) -> Path:
+    return out / f".{name}.preparing.json"
 
 
 def _note(manifest: Path, done: Prepared) -> None:
@@ -276,7 +280,7 @@ def _same(one: Path, other: Path) -> bool:
     return other.is_file() and one.read_bytes() == other.read_bytes()
 
 
-def main() -> None:
+def main() -> int:
     """`python -m neox_data.prepare JSON`: the fields of a Request."""
     raw = json.loads(sys.argv[1])
     raw["sources"] = tuple(raw["sources"])
@@ -285,10 +289,16 @@ def main() -> None:
     raw["corpus"] = ComponentRef(**raw["corpus"]) if raw.get("corpus") else None
     try:
         prepare(Request(**raw))
+    except KeyboardInterrupt:
+        noted = _journal(Path(raw["out"]), raw["name"]).exists()
+        way_on = "--resume continues" if noted else "the same command starts over"
+        echo(f"interrupted: {raw['out']}: no dataset was finished; {way_on}", err=True)
+        return 130
     except BrokenPipeError:
         raise
     except OSError as error:
         raise DataError(f"{error.filename or raw['out']}: {error.strerror or error}") from error
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ def handed_over(monkeypatch):
     calls = []
 
     def execute(path, argv):
-        calls.append((argv[-2], json.loads(argv[-1])))
+        with os.fdopen(os.dup(int(argv[-1]))) as file:
+            calls.append((argv[-2], json.load(file)))
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execv", execute)

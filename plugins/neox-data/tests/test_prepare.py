@@ -195,13 +195,16 @@ def large(tmp_path_factory):
 def test_a_run_that_is_stopped_leaves_nothing_that_looks_finished(large, tmp_path, number, code):
     out = tmp_path / "out"
     args = [*NEOX, "data", "prepare", str(large), "--out", str(out), "--vocab-size", "300"]
-    running = subprocess.Popen(args, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
     partial = out / ".out.bin.partial"
     deadline = time.monotonic() + 60
     while not (partial.exists() and partial.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.01)
     running.send_signal(number)
-    assert running.wait(30) == code
+    said = running.communicate(timeout=30)[1]
+    assert running.returncode == code
+    told = f"interrupted: {out}: no dataset was finished; the same command starts over\n"
+    assert said.endswith(told) == (number == signal.SIGINT)
     assert not {"out.bin", "out.idx", "vocab.json", "merges.txt", "prepared.json"} & {
         path.name for path in out.iterdir()
     }

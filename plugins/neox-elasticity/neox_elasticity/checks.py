@@ -7,11 +7,13 @@ from neox_core.api import Problem
 from neox_core.config.problem import MisfitError
 from neox_core.errors import NeoxError
 from neox_elasticity.batch import BLOCK, faults, in_words, plan_batch
-from neox_elasticity.listed import FILTERS, all_hosts, whole_hosts
+from neox_elasticity.listed import FILTERS, all_hosts, slots_of, whole_hosts
 from neox_elasticity.settings import ElasticityBlock
 from neox_elasticity.starts import is_one_of_several
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+NAMED = 8
+"""Spare hosts that a note names."""
 
 
 def problems(config: Any, cluster: Any) -> Iterator[Problem]:
@@ -51,9 +53,16 @@ def restarts_can_be_made(config: Any, block: ElasticityBlock) -> Iterator[Proble
             yield config.problem("contradicts max-restarts, which chooses among the slots", key, "remove it")
         return
     try:
-        yield from whole_hosts(config, all_hosts(config))[1]
+        listed = all_hosts(config)
+        shape, found = whole_hosts(config, listed)
+        slots = slots_of(listed)()[1]
     except NeoxError:  # of the hostfile, which the core reports
         return
+    yield from found
+    if spare := shape.spare(slots):
+        more = f" and {len(spare) - NAMED:,} more" if len(spare) > NAMED else ""
+        message = f"may replace hosts that fail by the spare {', '.join(spare[:NAMED])}{more}"
+        yield config.problem(message, "max_restarts", severity="note")
 
 
 def batch_is_elastic(config: Any, block: ElasticityBlock) -> Iterator[Problem]:

@@ -65,9 +65,8 @@ class WholeHosts:
 
     def pick(self, listed: Sequence[Slot], lost: Collection[Slot]) -> Team | None:
         """The team of the next start; None where fewer than `count` hosts are listed with `each` slots."""
-        slots = Counter(host for host, _ in listed)
         failed = {host: number for number, (host, _) in enumerate(lost, 1)}
-        able = sorted((host for host in slots if slots[host] >= self.each), key=lambda host: failed.get(host, 0))
+        able = sorted(self._able(listed), key=lambda host: failed.get(host, 0))
         chosen, taken = set(able[: self.count]), Counter[str]()
         team = []
         for host, slot in listed:
@@ -75,6 +74,13 @@ class WholeHosts:
                 taken[host] += 1
                 team.append((host, slot))
         return Team(tuple(team)) if len(chosen) == self.count else None
+
+    def spare(self, listed: Sequence[Slot]) -> list[str]:
+        """The hosts that the first start does not take, and a later one may."""
+        return self._able(listed)[self.count :]
+
+    def _able(self, listed: Sequence[Slot]) -> list[str]:
+        return [host for host, slots in Counter(host for host, _ in listed).items() if slots >= self.each]
 
     def needs(self) -> str:
         """For a message: what the run waits for."""

@@ -93,6 +93,17 @@ def test_a_spare_host_needs_no_more_than_the_others(tmp_path: Path, sets: tuple[
     assert len(restarts.look()[1]) == 4
 
 
+def test_the_spare_hosts_are_named(tmp_path: Path) -> None:
+    """Those beyond num-nodes that have enough slots."""
+    lines = ["one slots=2", "small slots=1", *(f"h{number} slots=2" for number in range(1, 11))]
+    (tmp_path / "hosts").write_text("\n".join(lines) + "\n")
+    sets = ("save=there", *ALONE, "num_gpus=2", "num_nodes=1", f"hostfile={tmp_path}/hosts", "launcher=pdsh")
+    resolved = resolve(tmp_path, "max-restarts=1", *sets)
+    notes = [each.message for each in resolved.notes if each.key == "max-restarts"]
+    assert notes == ["may replace hosts that fail by the spare h1, h2, h3, h4, h5, h6, h7, h8 and 2 more"]
+    assert resolved.plan.cluster.world_size == 2
+
+
 def test_a_start_among_several_has_the_slots_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STARTED, "1")
     resolved = resolve(tmp_path, "max-restarts=1", "save=there", *ALONE, "num_gpus=-1", "include=localhost:0")

@@ -77,7 +77,7 @@ def prepare_import(folder: Path, out: Path, family: str | None, catalog: Catalog
 
 
 @checkpoint.command("export-hf")
-@click.argument("load")
+@click.argument("load", type=click.Path(readable=False))
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
 )

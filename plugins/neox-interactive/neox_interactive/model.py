@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
+from attrs import fields
 from neox_gpt.api import Sampling, continuations, load_run
 from torch import Tensor, nn
 
@@ -48,11 +49,13 @@ class Model(nn.Module):
     def logits(self, text: str | Tensor) -> Tensor:
         """The logits after each token of a text, [tokens, vocab], or of int64 [batch, seq] ids, [batch, seq, vocab].
 
-        Without gradients. The vocabulary may have more rows than the tokenizer has ids.
+        Without gradients. Of an empty text those after the end of a document. The vocabulary may have more rows than
+        the tokenizer has ids.
         """
         if isinstance(text, Tensor):
             return self(text)
-        whole: Tensor = self(torch.tensor([self._tokenizer().encode(text)]))
+        tokenizer = self._tokenizer()
+        whole: Tensor = self(torch.tensor([tokenizer.encode(text) or [tokenizer.eod]]))
         return whole[0]
 
     @overload
@@ -78,13 +81,21 @@ class Model(nn.Module):
         tokenizer = self._tokenizer()
         if not hasattr(self.model, "new_cache"):
             raise UsageError(f"{self.plan.architecture.name}: its model cannot generate text")
-        if isinstance(stops, str) or not all(stops) or max_new_tokens < 1:
-            raise UsageError("stops are texts in a list, none of them empty, and max_new_tokens is at least 1")
+        given = [prompts] if isinstance(prompts, str) else list(prompts) if isinstance(prompts, Sequence) else [prompts]
+        if not all(isinstance(each, str) for each in given):
+            raise UsageError("generate continues a text, or texts in a list")
+        if isinstance(stops, str) or not all(isinstance(each, str) and each for each in stops):
+            raise UsageError("stops are texts in a list, none of them empty")
+        if type(max_new_tokens) is not int or max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens is a whole number from 1, not {max_new_tokens!r}")
+        unknown = sorted(sampling.keys() - {each.name for each in fields(Sampling)})
+        if unknown:
+            options = ", ".join(each.name for each in fields(Sampling))
+            raise UsageError(f"generate has no option {unknown[0]!r}", hint=f"of sampling it has {options}")
         try:
             chosen = Sampling(**sampling)
         except (TypeError, ValueError) as error:
             raise UsageError(f"generate: {error}") from error
-        given = [prompts] if isinstance(prompts, str) else list(prompts)
         found = continuations(
             self.model, tokenizer, given, max_new_tokens=max_new_tokens, sampling=chosen, stops=stops
         ) if given else []  # fmt: skip

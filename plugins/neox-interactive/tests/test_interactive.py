@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from neox_author.testing import assert_light
@@ -129,3 +131,53 @@ def test_other_shells_ask_click(shell: str) -> None:
     }
     asked = subprocess.run(NEOX.split(), capture_output=True, text=True, timeout=60, env=env, check=False)
     assert "completion" in asked.stdout.split("\n") if shell == "zsh" else "completion" in asked.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "data prepare te",
+        "data merge te",
+        "data inspect te",
+        "train te",
+        "generate --load te",
+        "generate --prompts te",
+        "checkpoint export-hf te",
+        "checkpoint export-peft te",
+        "config diff te",
+        "eval --load te",
+        "retrieval search text --load te",
+    ],
+)
+def test_what_names_a_file_is_completed_as_one(line: str) -> None:
+    env = {"_NEOX_COMPLETE": "zsh_complete", "COMP_WORDS": f"neox {line}", "COMP_CWORD": str(len(line.split()))}
+    asked = subprocess.run(
+        NEOX.split(), capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+    )
+    assert asked.stdout.split("\n")[:2] == ["file", "te"], asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "said"),
+    [
+        (5, {}, "continues a text"),
+        ([1, 2], {}, "continues a text"),
+        (b"one", {}, "continues a text"),
+        ("one", {"max_new_tokens": 2.5}, "whole number from 1, not 2.5"),
+        ("one", {"max_new_tokens": "3"}, "whole number from 1, not '3'"),
+        ("one", {"stops": [1]}, "stops are texts"),
+        ("one", {"stops": "x"}, "stops are texts"),
+        ("one", {"temprature": 1}, "no option 'temprature'"),
+        ("one", {"top_k": 0}, "top_k"),
+    ],
+)
+def test_wrong_arguments_of_generate(prompts: Any, options: dict[str, Any], said: str) -> None:
+    """They are refused before the model is asked."""
+    torch = pytest.importorskip("torch")
+    from neox_interactive.model import Model
+
+    module = torch.nn.Module()
+    module.new_cache = None
+    run: Any = SimpleNamespace(model=module, tokenizer=object(), plan=None, checkpoint=Path("none"))
+    with pytest.raises(UsageError, match=said):
+        Model(run).generate(prompts, **options)

@@ -12,7 +12,12 @@ from neox_core.hooks.loader import load_plugins
 
 
 @click.command()
-@click.option("--load", required=True, help="A run's `save`, a folder or an address, or one checkpoint in it.")
+@click.option(
+    "--load",
+    required=True,
+    type=click.Path(readable=False),
+    help="A run's `save`, a folder or an address, or one checkpoint in it.",
+)
 @click.option("--tasks", required=True, help="Names of tasks, groups or tags, separated by commas.")
 @click.option(
     "--task-folder",

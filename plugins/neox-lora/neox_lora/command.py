@@ -12,7 +12,7 @@ from neox_core.terminal import echo, echo_json
 
 
 @click.command()
-@click.argument("load")
+@click.argument("load", type=click.Path(readable=False))
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write; it must not be there yet."
 )

@@ -41,8 +41,8 @@ class Resolution:
 
 
 @click.command()
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", type=click.Path(readable=False), metavar="A")
+@click.argument("other", type=click.Path(readable=False), metavar="B")
 @ON
 @click.option("--json", "as_json", is_flag=True, help="A list of objects: path, and value and origin of A and of B.")
 def diff(one: str, other: str, cluster: str | None, as_json: bool) -> None:

@@ -24,7 +24,12 @@ from neox_retrieval.planner import RetrieverPlan
 if TYPE_CHECKING:
     from neox_core.plan.runfile import RunPlan
 
-LOAD = click.option("--load", required=True, help="The retriever's `save`, a folder or an address, or a checkpoint.")
+LOAD = click.option(
+    "--load",
+    required=True,
+    type=click.Path(readable=False),
+    help="The retriever's `save`, a folder or an address, or a checkpoint.",
+)
 BLOCKS = click.option(
     "--blocks", type=click.Path(path_type=Path), help="Folder of the vectors. Default: as the run says."
 )

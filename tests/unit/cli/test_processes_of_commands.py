@@ -18,15 +18,15 @@ def test_a_module_takes_the_place_of_the_command(site: Any) -> None:
         "",
         {"heavy_main.py": "import os, sys\nprint(os.getpid(), sys.argv[1], os.environ['NEOX_DEBUG'])\nsys.exit(5)"},
     )
-    code = (
+    code = (  # the text is longer than a word of a command line may be
         "import os\nfrom neox_core.cli.process import exec_module\n"
-        "print(os.getpid(), end=' ')\nexec_module('heavy_main', {'text': '$HOME \\'é\"'})"
+        "print(os.getpid(), end=' ')\nexec_module('heavy_main', {'text': '$HOME \\'é\"' * 40_000})"
     )
     done = site.python("-c", code, env={"NEOX_DEBUG": "1"})
     first, second, rest = done.stdout.split(" ", 2)
     arguments, debug = rest.rsplit(" ", 1)
     assert first == second
-    assert json.loads(arguments) == {"text": "$HOME 'é\""}
+    assert json.loads(arguments) == {"text": "$HOME 'é\"" * 40_000}
     assert (debug, done.returncode) == ("1\n", 5)
 
 
@@ -91,7 +91,7 @@ def test_ctrl_c_during_imports_shows_no_traceback(site: Any) -> None:
         "sys.meta_path.insert(0, Stop())\nmain()"
     )
     own = site.python("-c", stop)
-    heavy = site.python("-m", "neox_core.cli.process", "interrupted", "{}")
+    heavy = site.python("-c", "from neox_core.cli.process import exec_module\nexec_module('interrupted', {})")
     assert (own.returncode, own.stderr) == (heavy.returncode, heavy.stderr) == (130, "")
 
 

@@ -214,6 +214,7 @@ def test_a_signal_asks_once_and_waits_for_a_clean_end(tmp_path, signum):
     code, out, err = host.end()
     assert (code, out) == (130, ["asked", "done"])
     assert "stopping after the current step" in err
+    assert "no checkpoint was written" in err, "no rank was there yet"
 
 
 def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):

@@ -26,7 +26,12 @@ class Finite(click.FloatRange):
 
 
 @click.command()
-@click.option("--load", required=True, help="A run's `save`, a folder or an address, or one checkpoint in it.")
+@click.option(
+    "--load",
+    required=True,
+    type=click.Path(readable=False),
+    help="A run's `save`, a folder or an address, or one checkpoint in it.",
+)
 @click.option("--prompt", help="Text to continue; empty: start a document.")
 @click.option(
     "--prompts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,8 @@ from neox_core.terminal import Own, echo
 from neox_gpt.build import build_model
 from neox_gpt.config.plan import gpt_plan_in
 from neox_gpt.generation.generate import Continuation, continuations, prompt_ids, stream
-from neox_gpt.generation.prompts import Prompt, read_prompts
+from neox_gpt.generation.prompts import LONGEST, Prompt, read_prompts
 from neox_gpt.generation.sampling import Sampling
-
-LONGEST_LINE = 1 << 20
-"""Of the input, in characters."""
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
@@ -84,24 +82,23 @@ def generate(checkpoint: Path, plan: RunPlan, job: Job) -> None:
     prompts = read_prompts(Path(job.file)) if job.file is not None else []
     model, tokenizer = load_model(checkpoint, plan, _device(job.device))
     if job.prompt is not None and not job.as_json:
-        _notes(model, tokenizer, [job.prompt], job)
+        _notes(model, [prompt_ids(tokenizer, job.prompt)], job)
         _show(model, tokenizer, job, job.prompt)
     elif job.prompt is not None or job.file is not None:
         prompts = prompts or [Prompt(str(job.prompt))]
-        _notes(model, tokenizer, [each.text for each in prompts], job)
         _all(model, tokenizer, job, prompts)
     else:
         for typed in _typed():
-            _notes(model, tokenizer, [typed], job)
             if job.as_json:
                 _all(model, tokenizer, job, [Prompt(typed)])
             else:
+                _notes(model, [prompt_ids(tokenizer, typed)], job)
                 _show(model, tokenizer, job, typed)
 
 
-def _notes(model: GPT, tokenizer: Tokenizer, prompts: Sequence[str], job: Job) -> None:
-    """Say of which prompts the model does not see all."""
-    given = [len(prompt_ids(tokenizer, each)) for each in prompts]
+def _notes(model: GPT, prompts: Sequence[Sequence[int]], job: Job) -> None:
+    """Say of which prompts the model does not see all. prompts: the ids of each."""
+    given = [len(each) for each in prompts]
     longest, window = max(given), model.window
     if longest > window:
         of = "" if len(given) == 1 else f", the longest of {sum(each > window for each in given):,} such"
@@ -121,14 +118,15 @@ def _show(model: GPT, tokenizer: Tokenizer, job: Job, prompt: str) -> None:
 
 
 def _all(model: GPT, tokenizer: Tokenizer, job: Job, prompts: Sequence[Prompt]) -> None:
+    ids = [array("i", prompt_ids(tokenizer, each.text)) for each in prompts]
+    _notes(model, ids, job)
     began, count = time.monotonic(), 0
     for first in range(0, len(prompts), job.batch_size):
         some = prompts[first : first + job.batch_size]
-        texts = [each.text for each in some]
         continued = continuations(
             model,
             tokenizer,
-            texts,
+            ids[first : first + job.batch_size],
             max_new_tokens=job.max_new_tokens,
             sampling=job.sampling,
             stops=job.stops,
@@ -164,7 +162,7 @@ def _typed() -> Iterator[str]:
         import readline  # noqa: F401 - gives `input` its keys
     while True:
         try:
-            line = input("> ") if sys.stdin.isatty() else sys.stdin.readline(LONGEST_LINE)
+            line = input("> ") if sys.stdin.isatty() else sys.stdin.readline(LONGEST)
             line.encode()
         except EOFError:
             return
@@ -173,8 +171,8 @@ def _typed() -> Iterator[str]:
         if not sys.stdin.isatty():
             if not line:
                 return
-            if len(line) == LONGEST_LINE:
-                raise UsageError(f"a line has more than {LONGEST_LINE:,} characters", hint="use --prompts FILE")
+            if len(line) == LONGEST:
+                raise UsageError(f"a line has more than {LONGEST:,} characters", hint="use --prompts FILE")
         yield line.removesuffix("\n")
 
 

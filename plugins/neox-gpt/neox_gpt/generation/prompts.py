@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 KEYS = ("prompt", "id")
 MOST_PROMPTS = 1_000_000
+LONGEST = 1 << 20
+"""Characters of a prompt, which a tokenizer needs 200 times as much memory for."""
 
 
 @frozen
@@ -30,7 +32,8 @@ def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a file of at most 64 MiB, in its order.
 
     Where its name ends in .jsonl, each line is an object with `prompt`, and with `id` if the answer is to have it; else
-    each line is a prompt, also an empty one. Raises DataError that names the first line at fault.
+    each line is a prompt, also an empty one, of at most LONGEST characters. Raises DataError that names the first line
+    at fault.
     """
     lines = read_file(path, DataError).split(b"\n")
     if not lines[-1]:
@@ -38,7 +41,12 @@ def read_prompts(path: Path) -> list[Prompt]:
     if not 1 <= len(lines) <= MOST_PROMPTS:
         raise DataError(f"{path}: has {len(lines):,} lines", hint=f"give it from 1 to {MOST_PROMPTS:,} prompts")
     read = _of_json if path.suffix == ".jsonl" else _of_text
-    return [read(line.removesuffix(b"\r"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    prompts = [read(line.removesuffix(b"\r"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    number, most = max(enumerate((len(each.text) for each in prompts), 1), key=lambda each: each[1])
+    if most > LONGEST:
+        hint = f"give its last {LONGEST:,}; a model sees the end of a prompt that is longer than its window"
+        raise DataError(f"{path}:{number}: the prompt has {most:,} characters", hint=hint)
+    return prompts
 
 
 def _of_text(line: bytes, where: str) -> Prompt:

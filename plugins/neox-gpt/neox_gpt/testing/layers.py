@@ -107,7 +107,7 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
 
     for dtype in DTYPES:
         cast = position.to(dtype)
-        _check_call(lambda x, embed=cast.embed: embed(x, positions), hidden.to(dtype), "`embed`")
+        _check_call(lambda x, cast=cast: cast.embed(x, positions), hidden.to(dtype), "`embed`")
         turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
         for got, given in zip(turned, (query, key), strict=True):
             hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
