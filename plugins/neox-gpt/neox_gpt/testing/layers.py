@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,8 +107,8 @@ def check_position(catalog: Catalog, name: str, **settings: Any) -> None:
     positions = torch.arange(seq)
 
     for dtype in DTYPES:
-        cast = position.to(dtype)
-        _check_call(lambda x, cast=cast: cast.embed(x, positions), hidden.to(dtype), "`embed`")
+        cast: Any = position.to(dtype)
+        _check_call(partial(_embedded, cast, positions), hidden.to(dtype), "`embed`")
         turned = _rotate(cast, query.to(dtype), key.to(dtype), positions)
         for got, given in zip(turned, (query, key), strict=True):
             hold(got.shape == given.shape, f"`rotate` keeps shapes: {tuple(given.shape)} became {tuple(got.shape)}")
@@ -184,6 +185,10 @@ def _check_bias(position: Any, heads: int) -> None:
     for row, column in ((11, 3), (5, 5), (7, 0)):
         alone = torch.stack([bias(*torch.tensor((one, row, column)).unbind()).reshape(()) for one in range(heads)])
         hold(_near(alone, whole[:, row, column], 1e-9), "`score_bias` of one score alone is that of the rows")
+
+
+def _embedded(position: Any, positions: Tensor, hidden: Tensor) -> Any:
+    return position.embed(hidden, positions)  # by place, as the decoder calls it
 
 
 def _rotate(position: Any, query: Tensor, key: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
