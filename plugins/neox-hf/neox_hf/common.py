@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,12 @@ def settings(part: ComponentRef, *names: str) -> Mapping[str, Any]:
     if part.name not in names or not part.plugin.startswith("neox-"):
         raise ConfigError(f"{part.kind} {part.name} of {part.plugin}: this family has {' or '.join(names)}")
     return part.settings
+
+
+def same(key: str, value: Any, theirs: Any) -> None:
+    """Raises ConfigError where a key of a config has another value than every model of the family."""
+    if value != theirs:
+        raise ConfigError(f"{key}: {json.dumps(value)}; this family has {json.dumps(theirs)}")
 
 
 def special_token(config: Mapping[str, Any], name: str) -> str | None:

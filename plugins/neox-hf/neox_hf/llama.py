@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neox_core.errors import ConfigError
-from neox_hf.common import demand, needed, plain_layers, settings, their_logits
+from neox_hf.common import demand, needed, plain_layers, same, settings, their_logits
 from neox_hf.contracts import WeightRule
 from neox_hf.rope import rope_config, rope_keys
 from neox_hf.understood import understood
@@ -95,14 +95,11 @@ class Llama:
         norm, position = settings(model.norm, "rmsnorm"), settings(model.position, "rotary")
         key, theirs, ours = self.activation
         settings(model.activation, ours)
-        if norm["rms_norm_epsilon_in"] != "mean-square":
-            raise ConfigError("rms-norm-epsilon-in: rms is another norm; this family has mean-square")
-        if norm.get("rms_norm_adds_one", False) != self.adds_one:
-            raise ConfigError(f"rms-norm-adds-one: {not self.adds_one} is another norm than that of this family")
-        if (model.qk_norm, model.norm_place) != (self.qk_norm, self.norm_place):
-            raise ConfigError("qk-norm and norm-place are others than those of this family")
-        if position["rotary_pct"] != 1.0:
-            raise ConfigError("rotary-pct below 1 is something that this family does not have")
+        same("rms-norm-epsilon-in", norm["rms_norm_epsilon_in"], "mean-square")
+        same("rms-norm-adds-one", norm.get("rms_norm_adds_one", False), self.adds_one)
+        same("qk-norm", model.qk_norm, self.qk_norm)
+        same("norm-place", model.norm_place or "before", self.norm_place or "before")
+        same("rotary-pct", position["rotary_pct"], 1.0)
         config = {
             "model_type": self.model_type,
             "architectures": [self.architecture],
@@ -128,13 +125,13 @@ class Llama:
         """The keys of config.json about biases. Raises ConfigError for those that the family lacks."""
         config = {}
         ends_in_bias = model.attention_bias if model.attention_output_bias is None else model.attention_output_bias
-        if ends_in_bias != (model.attention_bias and self.output_bias):
-            raise ConfigError("use-bias-in-attn-output is not as this family has it")
-        for each, has in zip(self.biases, (model.attention_bias, model.mlp_bias), strict=True):
-            if isinstance(each, str):
-                config[each] = has
-            elif each != has:
-                raise ConfigError("biases are not as this family has them")
+        same("use-bias-in-attn-output", ends_in_bias, model.attention_bias and self.output_bias)
+        has = {"use-bias-in-attn-linear": model.attention_bias, "use-bias-in-mlp": model.mlp_bias}
+        for theirs, (key, value) in zip(self.biases, has.items(), strict=True):
+            if isinstance(theirs, str):
+                config[theirs] = value
+            else:
+                same(key, value, theirs)
         return config
 
     def positions_out(self, model: GPTPlan, position: Mapping[str, Any]) -> dict[str, Any]:

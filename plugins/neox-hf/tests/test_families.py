@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from families import MODELS, MODERN, SIZES, family_of, imported_to, ours, roughened, tensors
 from neox_author.testing import assert_light
 from neox_checkpoints.importing import find_format, import_checkpoint
@@ -21,7 +23,8 @@ from neox_hf.plugin import neox_model_families
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from neox_core.checkpoint.read import CheckpointReader, read_weights
 from neox_core.data.batches import build_tokenizer
@@ -349,3 +352,32 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path, damage: Any, said: 
     with pytest.raises(NeoxError, match=said):
         imported_to(tmp_path / "theirs", tmp_path / "ours")
     assert not list((tmp_path / "ours").glob("step-*"))
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "said"),
+    [
+        (
+            "llama",
+            {"norm": {"rms_norm_epsilon_in": "rms"}},
+            'rms-norm-epsilon-in: "rms"; this family has "mean-square"',
+        ),
+        ("llama", {"position": {"rotary_pct": 0.5}}, "rotary-pct: 0.5; this family has 1.0"),
+        ("olmo2", {}, 'qk-norm: null; this family has "all"'),
+        ("olmo2", {"qk_norm": "all"}, 'norm-place: "before"; this family has "after"'),
+        ("qwen2", {}, "use-bias-in-attn-linear: false; this family has true"),
+    ],
+)
+def test_what_keeps_a_model_from_a_family_is_a_key_with_the_value_to_write(
+    tmp_path: Path, family: str, change: dict[str, Any], said: str
+) -> None:
+    AutoModelForCausalLM.from_config(CONFIG_MAPPING["llama"](**SIZES)).save_pretrained(tmp_path / "theirs")
+    model = imported_to(tmp_path / "theirs", tmp_path / "ours").model
+    parts = {name: each for name, each in change.items() if isinstance(each, dict)}
+    for name, more in parts.items():
+        part = getattr(model, name)
+        model = evolve(model, **{name: evolve(part, settings={**part.settings, **more})})
+    model = evolve(model, **{name: each for name, each in change.items() if name not in parts})
+    targets = {component.name: component.target for component in neox_model_families()}
+    with pytest.raises(ConfigError, match=rf"{re.escape(said)}$"):
+        load_path(targets[family])().config(model, 96)
