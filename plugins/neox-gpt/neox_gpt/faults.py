@@ -120,7 +120,21 @@ def _look_at_activation(plan: GPTPlan, feed_forward: nn.Module, x: Tensor) -> No
         given = x.new_zeros(*x.shape[:-1], 2 * width if value.gated else width)
         with torch.no_grad(), plan.activation.blamed(FINITE):
             made = value(given)
+        _require_kernels(value, given, made, given[..., :width])
         _require(plan.activation, made, given[..., :width], f"of {shown(given)} ")
+
+
+def _require_kernels(user: Any, given: Tensor, made: object, like: Tensor) -> None:
+    """Raises PluginError for the kernels of a part that has made something unlike, and makes it right without them."""
+    kernels = getattr(user, "kernels", None)
+    if not kernels or not _is_unlike(made, like):
+        return
+    user.kernels = {}
+    if not _is_unlike(user(given), like):
+        op, kernel = next(iter(kernels.items()))
+        package = kernel.__module__.partition(".")[0]
+        said = f"a kernel of {op} in {package}: of {shown(given)} it gives {shown(made)}, not {shown(like)}: {ALIKE}"
+        raise PluginError(said, hint=f"tell its author; kernels: {{{op}: reference}} computes without it")
 
 
 def _kept(module: nn.Module) -> list[Any]:

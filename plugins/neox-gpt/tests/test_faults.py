@@ -153,6 +153,29 @@ def test_a_result_of_another_form_is_the_fault_of_its_part(part: str, change: An
     assert "tell the author of neox-odd" in caught.value.hint
 
 
+def test_a_result_that_is_right_without_a_kernel_is_the_fault_of_the_kernel(build: Any) -> None:
+    """As of one that is right for the widths of its examples alone."""
+
+    class Narrower:
+        def __call__(self, x: Any) -> Any:
+            return x[..., 1:]
+
+    class Computed(Activation):
+        kernels: Any = {}  # noqa: RUF012  of one object, below
+
+        def __call__(self, x: Any) -> Any:
+            return self.kernels.get("sigmoid", torch.sigmoid)(x)
+
+    model = build("activation", lambda x: x)
+    for module in model.modules():
+        if isinstance(getattr(module, "activation", None), Activation):
+            module.activation = Computed(None)
+            module.activation.kernels = {"sigmoid": Narrower()}
+    with pytest.raises(PluginError, match=r"a kernel of sigmoid in \w+: of float32 .* it gives") as caught:
+        step(model)
+    assert caught.value.hint == "tell its author; kernels: {sigmoid: reference} computes without it"
+
+
 @pytest.mark.parametrize("part", ["norm", "mixer", "feed forward", "embed", "rotate", "activation"])
 def test_what_a_part_raises_is_its_fault(part: str, build: Any) -> None:
     model = build(part, raises)
