@@ -133,24 +133,8 @@ def test_other_shells_ask_click(shell: str) -> None:
     assert "completion" in asked.stdout.split("\n") if shell == "zsh" else "completion" in asked.stdout
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "data prepare te",
-        "data merge te",
-        "data inspect te",
-        "train te",
-        "generate --load te",
-        "generate --prompts te",
-        "checkpoint export-hf te",
-        "checkpoint export-peft te",
-        "config diff te",
-        "eval --load te",
-        "retrieval search text --load te",
-    ],
-)
-def test_what_names_a_file_is_completed_as_one(line: str) -> None:
-    env = {"_NEOX_COMPLETE": "zsh_complete", "COMP_WORDS": f"neox {line}", "COMP_CWORD": str(len(line.split()))}
+def test_a_shell_is_told_what_names_a_file() -> None:
+    env = {"_NEOX_COMPLETE": "zsh_complete", "COMP_WORDS": "neox generate --load te", "COMP_CWORD": "3"}
     asked = subprocess.run(
         NEOX.split(), capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
     )
