@@ -170,6 +170,18 @@ def test_after_steps_without_it_the_average_starts_again(runs: Path) -> None:
     assert not (runs / "stale").exists()
 
 
+def test_the_command_writes_the_same_weights(runs: Path) -> None:
+    name = next(iter(LAYOUTS))
+    write_average(runs / name, runs / "by-function")
+    command = [sys.executable, "-m", "neox_core", "checkpoint", "average", str(runs / name), "--json"]
+    command += ["--out", str(runs / "by-command")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["wrote"] == str(folder_of(runs / "by-command", STEPS))
+    mine, wanted = read_weights(runs / "by-command"), read_weights(runs / "by-function")
+    assert mine.keys() == wanted.keys()
+    assert all(torch.equal(mine[each], wanted[each]) for each in wanted)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_it_is_evaluated_and_exported(name: str, runs: Path) -> None:
     """The loss of the exported weights, computed in float64 from the samples of the run, is what the run measured."""

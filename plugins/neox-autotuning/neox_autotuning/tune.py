@@ -28,6 +28,7 @@ from neox_autotuning.space import (
 )
 from neox_autotuning.trial import Bench, SearchStoppedError, as_sets
 from neox_autotuning.tried import Tried
+from neox_core.cli.notes import say
 from neox_core.config.dialects import modernise
 from neox_core.config.read.load import Loaded, load
 from neox_core.config.schema.structure import structure_settings
@@ -57,6 +58,7 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool, as_json: b
     searched = (*sets, f"{BLOCK}.enabled=false")
     catalog = load_plugins()
     resolved = prepare_run(files, searched, catalog=catalog)
+    say(resolved.notes)
     plan = resolved.plan
     written = load(files, sets)
     loaded = modernise(written, catalog.registry)

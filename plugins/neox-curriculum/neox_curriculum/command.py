@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from neox_core.cli.notes import say
 from neox_core.cli.process import exec_module
 from neox_core.errors import ConfigError
 from neox_core.plan.resolve import prepare_run
@@ -22,7 +23,9 @@ def difficulty(files: tuple[Path, ...], sets: tuple[str, ...], metric: str, out:
 
     The samples are numbered as in the run: dataset, split, seed and seq-length have to be those of the training.
     """
-    plan = prepare_run(files, [*sets, "data_efficiency=null", "curriculum_learning=null"], folder=out).plan
+    resolved = prepare_run(files, [*sets, "data_efficiency=null", "curriculum_learning=null"], folder=out)
+    plan = resolved.plan
+    say(resolved.notes)
     if plan.data.train:
         raise ConfigError("an index is of one dataset, and train-data-paths names several", hint="set data-path")
     exec_module("neox_curriculum.analyse", {"metric": metric, "out": str(out), "as_json": as_json}, plan)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from neox_gpt.api import saved_run
 
+from neox_core.errors import UsageError
 from neox_core.hooks.loader import load_plugins
+from neox_interactive.arguments import path_of
 
 if TYPE_CHECKING:
     from neox_interactive.model import Model
@@ -20,6 +22,9 @@ def load(folder: str | Path, device: str = "cpu") -> Model:
     torch. Raises CheckpointError where there is no checkpoint, or it is damaged, or another program's: its hint is then
     the command that imports it.
     """
+    path_of(folder, "load: folder")
+    if not isinstance(device, str):
+        raise UsageError(f"load: device is a text, such as \"cuda:1\", not {device!r:.80}")
     checkpoint, plan = saved_run(folder, load_plugins())
     from neox_interactive.model import load_model  # imports torch
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from neox_core.errors import DataError, UsageError
 from neox_core.untrusted import parse_object, short
+from neox_interactive.arguments import path_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def metrics(run: str | Path) -> pd.DataFrame:
         raise UsageError("metrics need pandas, which is not installed", hint="pip install pandas")
     import pandas as pd
 
-    path = Path(run)
+    path = path_of(run, "metrics: run")
     path = path / FILE if path.is_dir() else path
     rows: dict[int, dict[str, float]] = {}
     count = 0

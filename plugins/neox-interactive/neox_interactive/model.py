@@ -50,10 +50,17 @@ class Model(nn.Module):
         """The logits after each token of a text, [tokens, vocab], or of int64 [batch, seq] ids, [batch, seq, vocab].
 
         Without gradients. Of an empty text those after the end of a document. The vocabulary may have more rows than
-        the tokenizer has ids.
+        the tokenizer has ids. Raises UsageError for anything else, and for ids that the model does not have.
         """
         if isinstance(text, Tensor):
+            rows = self.plan.model.padded_vocab_size
+            if text.dim() != 2 or text.dtype != torch.int64 or not text.numel():
+                raise UsageError(f"logits are of int64 [batch, seq] ids, not {text.dtype} {list(text.shape)}")
+            if not 0 <= int(text.min()) <= int(text.max()) < rows:
+                raise UsageError(f"an id is not from 0 to below {rows}, the vocabulary of the model")
             return self(text)
+        if not isinstance(text, str):
+            raise UsageError(f"logits are of a text, or of ids in a tensor, not of {text!r:.80}")
         tokenizer = self._tokenizer()
         whole: Tensor = self(torch.tensor([tokenizer.encode(text) or [tokenizer.eod]]))
         return whole[0]

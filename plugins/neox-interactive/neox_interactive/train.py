@@ -20,6 +20,7 @@ from neox_core.errors import NeoxError, RankError, UsageError
 from neox_core.interpreter import python
 from neox_core.plan.resolve import prepare_run
 from neox_core.terminal import echo
+from neox_interactive.arguments import path_of
 from neox_interactive.load import load
 from neox_interactive.metrics import metrics
 
@@ -65,10 +66,12 @@ def train(
     kills it. Raises what the command would report: ConfigError, with all problems, before anything is started; the
     error of a rank after it.
     """
+    if not isinstance(overrides, Mapping | None):
+        raise UsageError(f"train: overrides are keys with values, not {overrides!r:.80}", hint='such as {"seed": 7}')
     with tempfile.TemporaryDirectory() as place:
         files = _files(config, Path(place))
         sets = [f"{key}={_text(value)}" for key, value in (overrides or {}).items()]
-        folder = None if run_dir is None else Path(run_dir)
+        folder = None if run_dir is None else path_of(run_dir, "train: run_dir")
         plan = prepare_run(files, sets, resume=resume, folder=folder, start=False).plan
         options = [word for each in sets for word in ("--set", each)]
         options += ["--run-dir", str(plan.run_dir)] + ([] if resume is None else ["--resume", resume])
@@ -81,8 +84,10 @@ def _files(config: Paths | Mapping[str, Any], place: Path) -> list[Path]:
         file = place / "notebook.json"
         file.write_text(_text(config), encoding="utf-8")
         return [file]
-    files = [config] if isinstance(config, str | Path) else list(config)
-    return [Path(file) for file in files]
+    files = config if isinstance(config, Sequence) and not isinstance(config, str) else [config]
+    if not files:
+        raise UsageError("train: the list of configs is empty", hint="name one, or give the keys themselves")
+    return [path_of(file, "train: a config") for file in files]
 
 
 def _text(value: Any) -> str:

@@ -165,3 +165,42 @@ def test_wrong_arguments_of_generate(prompts: Any, options: dict[str, Any], said
     run: Any = SimpleNamespace(model=module, tokenizer=object(), plan=None, checkpoint=Path("none"))
     with pytest.raises(UsageError, match=said):
         Model(run).generate(prompts, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: neox_core.load(None), "load: folder is a text or a Path, not None"),
+        (lambda: neox_core.load(""), "load: folder is a text or a Path, not ''"),
+        (lambda: neox_core.load("none", 0), "load: device is a text"),
+        (lambda: neox_core.metrics(5), "metrics: run is a text or a Path, not 5"),
+        (lambda: neox_core.train("config.yml", ["seed=1"]), "overrides are keys with values, not \\['seed=1'\\]"),
+        (lambda: neox_core.train("config.yml", "seed=1"), "overrides are keys with values"),
+        (lambda: neox_core.train(None), "a config is a text or a Path, not None"),
+        (lambda: neox_core.train(["config.yml", 5]), "a config is a text or a Path, not 5"),
+        (lambda: neox_core.train([]), "list of configs is empty"),
+        (lambda: neox_core.train({}, run_dir=7), "run_dir is a text or a Path, not 7"),
+    ],
+)
+def test_wrong_arguments_of_the_functions(call: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        call()
+
+
+def test_logits_are_of_a_text_or_of_ids_that_the_model_has() -> None:
+    torch = pytest.importorskip("torch")
+    from neox_interactive.model import Model
+
+    plan = SimpleNamespace(model=SimpleNamespace(padded_vocab_size=8))
+    run: Any = SimpleNamespace(model=torch.nn.Module(), tokenizer=None, plan=plan, checkpoint=Path("none"))
+    model = Model(run)
+    for wrong, said in (
+        (5, "of a text, or of ids in a tensor, not of 5"),
+        (torch.zeros(3, dtype=torch.int64), r"int64 \[batch, seq\] ids, not torch.int64 \[3\]"),
+        (torch.zeros(1, 3), "not torch.float32"),
+        (torch.zeros(1, 0, dtype=torch.int64), r"\[1, 0\]"),
+        (torch.tensor([[0, 8]]), "an id is not from 0 to below 8"),
+        (torch.tensor([[-1, 0]]), "an id is not from 0 to below 8"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            model.logits(wrong)

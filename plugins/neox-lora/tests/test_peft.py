@@ -65,12 +65,14 @@ def test_base_and_adapters_are_our_model(tune: Callable[..., Any], tmp_path: Pat
 
 def compare(plan: Any, checkpoint: Path, tmp_path: Path) -> None:
     ours = build_model(plan.model, 64, CONTEXT, read_weights(checkpoint)).eval().logits(TOKENS)
-    result = export(tmp_path / "tuned", "--out", tmp_path / "adapters", "--base", tmp_path / "base-hf")
+    out = tmp_path / "adapters"
+    result = export(tmp_path / "tuned", "--out", out, "--base", tmp_path / "base-hf", "--json")
     assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["wrote"] == str(out)
     model = base_in_transformers(tmp_path)
     assert (model(TOKENS).logits - ours).abs().max() > 0.01
-    config = json.loads((tmp_path / "adapters/adapter_config.json").read_text())
-    tensors = load_file(tmp_path / "adapters/adapter_model.safetensors")
+    config = json.loads((out / "adapter_config.json").read_text())
+    tensors = load_file(out / "adapter_model.safetensors")
     assert 2 * len(config["target_modules"]) == len(tensors)
     if find_peft():
         from peft import PeftModel
