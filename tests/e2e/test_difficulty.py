@@ -24,7 +24,6 @@ data-path: toy
 data-impl: mmap
 split: 1,0,0
 eval-iters: 0
-shuffle-documents: false
 engine: plain
 device: cpu
 train_micro_batch_size_per_gpu: 2

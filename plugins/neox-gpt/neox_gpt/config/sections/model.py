@@ -127,7 +127,7 @@ class ModelSection:
     )
     compile: bool = setting(
         False,
-        help="Compile the layers with torch.compile: takes minutes at the start, makes steps faster.",
+        help="Compile the layers with torch.compile, for minutes at the start; docs/benchmarks.md has what steps then gain.",
         changes="speed",
     )
     use_cpu_initialization: bool = setting(
