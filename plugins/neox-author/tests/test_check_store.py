@@ -102,6 +102,25 @@ def missing_is_any_error(plain: Any) -> Any:
     return {"read": read}
 
 
+def missing_is_a_key_error(plain: Any) -> Any:
+    def read(self: Any, key: str, first: int, last: int) -> bytes:
+        try:
+            return bytes(plain["read"](self, key, first, last))
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    return {"read": read}
+
+
+def made_at_once(plain: Any) -> Any:
+    def init(self: Any, place: str, settings: Any) -> None:
+        plain["__init__"](self, place, settings)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+
+    return {"__init__": init}
+
+
 def in_two_parts(plain: Any) -> Any:
     """A part is visible before the whole is."""
 
@@ -175,6 +194,8 @@ FAULTS = {
     from_the_start: "read() gives the bytes of the range",
     nothing_is_empty: "read() of a missing object raises FileNotFoundError",
     missing_is_any_error: "read() of a missing object raises FileNotFoundError",
+    missing_is_a_key_error: "read() of a missing object raises FileNotFoundError",
+    made_at_once: "making a store writes nothing",
     in_two_parts: "an object is whole or absent while write() replaces it; a reader gets",
     removed_first: "an object is whole or absent while write() replaces it; a reader finds no object",
     kept_as_it_was: "write() replaces the object of its key",

@@ -13,6 +13,7 @@ from neox_core.hooks.registry import Entry, PluginInfo, Registry
 LAUNCHERS = textwrap.dedent(
     """
     import os
+    import subprocess
     from neox_core.contracts.host import LaunchCommand
 
     def good(plan, run_file, settings):
@@ -46,6 +47,24 @@ LAUNCHERS = textwrap.dedent(
 
     def started(plan, run_file, settings):
         return None
+
+    def asks(plan, run_file, settings):
+        subprocess.run(["true"], check=True)
+        return LaunchCommand(("python", str(run_file)))
+
+    def exports(plan, run_file, settings):
+        os.environ["OF_A_LAUNCHER"] = "2"
+        return LaunchCommand(("python", str(run_file)))
+
+    def makes_a_folder(plan, run_file, settings):
+        (run_file.parent / "logs").mkdir(exist_ok=True)
+        return LaunchCommand(("python", str(run_file)))
+
+    def tells(plan, run_file, settings):
+        return LaunchCommand(("python", str(run_file)), notes=(f"with {os.environ['NEOX_API_KEY']}",))
+
+    def one_note(plan, run_file, settings):
+        return LaunchCommand(("python", str(run_file)), notes="with two ranks")
     """
 )
 
@@ -56,6 +75,7 @@ def catalog(tmp_path, monkeypatch):
     (tmp_path / "heavy_launcher.py").write_text("import numpy\n" + LAUNCHERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OF_A_LAUNCHER", "1")
     registry, plugin = Registry(), PluginInfo("some-launchers", "1", "some")
     for name in (
         "good",
@@ -68,6 +88,11 @@ def catalog(tmp_path, monkeypatch):
         "leaks",
         "writes",
         "started",
+        "asks",
+        "exports",
+        "makes_a_folder",
+        "tells",
+        "one_note",
     ):
         registry.add(Entry("launcher", Component(name, f"some_launchers:{name}"), plugin))
     registry.add(Entry("launcher", Component("heavy", "heavy_launcher:good"), plugin))
@@ -90,6 +115,11 @@ def test_a_good_launcher_passes(catalog):
         ("changes", "the same command, twice"),
         ("leaks", "no secret"),
         ("writes", "writes nothing"),
+        ("asks", "starts nothing: it only says what to run; it starts .*true"),
+        ("exports", "leaves os.environ and the plan as they are"),
+        ("makes_a_folder", "writes nothing"),
+        ("tells", "no secret of the environment in argv, env or notes"),
+        ("one_note", "notes is a tuple of lines"),
         ("heavy", "must be light; it imports numpy"),
     ],
 )
