@@ -193,6 +193,20 @@ class RecognisesHalf(EmptyMark):
         return self.files(prefix)[0].exists()
 
 
+def makes_room(self, *args):
+    Writer.__init__(self, *args)
+    self.file.unlink(missing_ok=True)
+
+
+def in_a_folder_that_is_there(self, file, vocab_size, dtype):
+    self.file = file.with_suffix(".partial").open("wb")
+
+
+class ListsFiles(Backend):
+    def files(self, prefix):
+        return [*super().files(prefix)]
+
+
 class WrongSizes(Source):
     def __init__(self, file):
         super().__init__(file)
@@ -263,7 +277,10 @@ FAULTS = {
     "visible before close": (with_writer(add_document=shows_early), "looks finished exists before close|stays whole"),
     "foreign ids taken": (with_writer(add_document=takes_any_id), "add_document.* raises DataError for id -1"),
     "abort leaves files": (with_writer(abort=forgets_to_remove), "abort.* removes the files written so far; left are"),
-    "abort removes the old": (with_writer(abort=removes_the_old_one), "FileNotFound|No such file"),
+    "abort removes the old": (with_writer(abort=removes_the_old_one), "abort.. keeps the old one"),
+    "create removes the old": (with_writer(__init__=makes_room), "stays whole until close"),
+    "a list of files": (ListsFiles, "files.. gives a tuple of paths, not \\["),
+    "no folder is made": (with_writer(__init__=in_a_folder_that_is_there), r"raises FileNotFoundError.*\(test_check"),
     "close leaves files": (with_writer(close=leaves_its_partial), "close.* leaves no other files"),
     "another error of a full disk": (with_writer(close=lets_the_error_pass), "DataError for a full disk, not OSError"),
     "a full disk passed over": (with_writer(close=finishes_what_it_has), "raises DataError for a full disk$"),

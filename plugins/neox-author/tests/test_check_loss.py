@@ -114,6 +114,15 @@ FAULTS = {
         (LAST, f"z = z + (len(batch.tokens) - 1) * (z - z.detach())\n        {LAST}"),
         "so is its gradient: that of a batch follows from those of its samples",
     ),
+    "keys without draws": (
+        (LAST, f"z = z + 0 * batch.keys.float().mean()\n        {LAST}"),
+        "an objective that uses the keys of a batch has `draws`, True",
+    ),
+    "0 by 0": ((".clamp(min=1)", ""), "loss and gradients are finite where no label counts"),
+    "a list of metrics": (
+        ('{"cross_entropy": cross_entropy.detach(), "z": z.detach()}', '[("z", z.detach())]'),
+        "metrics are by name, not list",
+    ),
     "a wait in inputs": (
         ("    def loss(self", f"{INPUTS.format('batch.tokens.max().item()')}    def loss(self"),
         "does not wait for the device, as item does",

@@ -121,6 +121,27 @@ def made_at_once(plain: Any) -> Any:
     return {"__init__": init}
 
 
+def as_paths(plain: Any) -> Any:
+    return {"list": lambda self: [Path(key) for key in plain["list"](self)]}
+
+
+def empty_is_missing(plain: Any) -> Any:
+    def read(self: Any, key: str, first: int, last: int) -> bytes:
+        if not (data := plain["read"](self, key, first, last)) and not first:
+            raise FileNotFoundError(key)
+        return bytes(data)
+
+    return {"read": read}
+
+
+def moves_the_file(plain: Any) -> Any:
+    def write(self: Any, key: str, file: Path) -> None:
+        plain["write"](self, key, file)
+        file.unlink()
+
+    return {"write": write}
+
+
 def in_two_parts(plain: Any) -> Any:
     """A part is visible before the whole is."""
 
@@ -199,6 +220,9 @@ FAULTS = {
     in_two_parts: "an object is whole or absent while write() replaces it; a reader gets",
     removed_first: "an object is whole or absent while write() replaces it; a reader finds no object",
     kept_as_it_was: "write() replaces the object of its key",
+    as_paths: "list() gives keys as text, not [PosixPath(",
+    empty_is_missing: "read() finds what write() has stored, when it returns; 0 bytes it does not find",
+    moves_the_file: "write() leaves the local file as it is",
     takes_the_file: "write() leaves the local file as it is",
     never_removed: "what delete() removed is not listed",
     removed_with_all_below: "delete() removes what it is told to, and nothing else",

@@ -60,6 +60,20 @@ LAUNCHERS = textwrap.dedent(
         (run_file.parent / "logs").mkdir(exist_ok=True)
         return LaunchCommand(("python", str(run_file)))
 
+    def asks_a_shell(plan, run_file, settings):
+        os.system("true")
+        return LaunchCommand(("python", str(run_file)))
+
+    def moves(plan, run_file, settings):
+        os.chdir(run_file.parent)
+        return LaunchCommand(("python", str(run_file)))
+
+    def one_line(plan, run_file, settings):
+        return LaunchCommand((f"python -m somewhere {run_file}",))
+
+    def script(plan, run_file, settings):
+        return LaunchCommand(("env", "A=1", "bash", "start.sh", str(run_file)))
+
     def tells(plan, run_file, settings):
         return LaunchCommand(("python", str(run_file)), notes=(f"with {os.environ['NEOX_API_KEY']}",))
 
@@ -76,6 +90,7 @@ def catalog(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("OF_A_LAUNCHER", "1")
+    monkeypatch.chdir(tmp_path)
     registry, plugin = Registry(), PluginInfo("some-launchers", "1", "some")
     for name in (
         "good",
@@ -91,6 +106,10 @@ def catalog(tmp_path, monkeypatch):
         "asks",
         "exports",
         "makes_a_folder",
+        "asks_a_shell",
+        "moves",
+        "one_line",
+        "script",
         "tells",
         "one_note",
     ):
@@ -116,7 +135,11 @@ def test_a_good_launcher_passes(catalog):
         ("leaks", "no secret"),
         ("writes", "writes nothing"),
         ("asks", "starts nothing: it only says what to run; it starts .*true"),
-        ("exports", "leaves os.environ and the plan as they are"),
+        ("exports", "leaves os.environ, the current folder and the plan as they are"),
+        ("moves", "leaves os.environ, the current folder and the plan as they are"),
+        ("asks_a_shell", "starts nothing: it only says what to run; it starts true"),
+        ("one_line", "argv is a tuple of words, and the first is the program"),
+        ("script", "no shell"),
         ("makes_a_folder", "writes nothing"),
         ("tells", "no secret of the environment in argv, env or notes"),
         ("one_note", "notes is a tuple of lines"),

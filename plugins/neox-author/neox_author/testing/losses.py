@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +60,40 @@ def check_loss(objective: Objective, passes: int, vocab: int, seq: int, outputs:
     tokens = torch.randint(vocab, (ROWS, seq + 1), generator=draw)
     tokens[0, :-2], tokens[2, 1] = END, END  # the labels of the first row hardly count
     keys = sample_keys(1, 0, ROWS, "cpu") if getattr(objective, "draws", False) else None
+    _check_draws(objective, tokens, keys, model)
     names: set[frozenset[str]] = set()
     for documents in (None, _Documents()) if outputs is None else (None,):
         batch = Batch(tokens.clone(), keys, documents)
         _check_weights(objective, batch)
         _check_batch(objective, batch, passes, model, names)
         (_check_rows if outputs is None else _check_order)(objective, batch, model)
+    if outputs is None:
+        _check_none(objective, Batch(torch.full_like(tokens, END), keys, _Documents()), model)
+
+
+def _check_draws(objective: Objective, tokens: Tensor, keys: Tensor | None, make: Callable[[], _Model]) -> None:
+    """That what fails without keys does not succeed with them."""
+
+    def fails(batch: Batch) -> bool:
+        try:
+            objective.weights(batch), objective.loss(make().run, batch)
+        except Exception:  # noqa: BLE001 a component may raise anything
+            return True
+        return False
+
+    if keys is None and fails(Batch(tokens.clone())):
+        used = not fails(Batch(tokens.clone(), sample_keys(1, 0, ROWS, "cpu")))
+        hold(not used, "an objective that uses the keys of a batch has `draws`, True")
+
+
+def _check_none(objective: Objective, batch: Batch, make: Callable[[], _Model]) -> None:
+    """Of a batch in whose documents no label counts."""
+    model = make()
+    mean = objective.loss(model.run, batch).mean
+    if mean.requires_grad:
+        mean.backward()
+    found = [mean, *(each.grad for each in model.parameters() if each.grad is not None)]
+    hold(all(bool(each.isfinite().all()) for each in found), "loss and gradients are finite where no label counts")
 
 
 def _check_weights(objective: Objective, batch: Batch) -> None:
@@ -124,6 +152,7 @@ def _check_batch(
 
 def _check_form(found: Any) -> None:
     hold(isinstance(found, Loss), f"loss() gives a Loss, not a {type(found).__name__}")
+    hold(isinstance(found.metrics, Mapping), f"metrics are by name, not {type(found.metrics).__name__}")
     for name, value in {"mean": found.mean, **found.metrics}.items():
         hold(isinstance(value, Tensor) and value.dim() == 0, f"{name} is a scalar tensor")
     hold(found.mean.dtype in (torch.float32, torch.float64), "the mean is in fp32 or wider")

@@ -103,8 +103,8 @@ def _check_counted(samples: Callable[..., Samples], vocab: int) -> None:
     has(train, "what samples() gives", "read", "identify", "in_words", "__len__")
     for lines in (train.notes, train.in_words()):
         hold(
-            not isinstance(lines, str) and all(isinstance(each, str) for each in lines),
-            "notes and in_words() are lines",
+            isinstance(lines, list | tuple) and all(isinstance(each, str) for each in lines),
+            f"notes and in_words() are lines, not {lines!r}",
         )
     hold(len(train) >= WANTED, f"there are as many samples as are wanted, {WANTED}, not {len(train)}")
     ids = _read(train, range(WANTED))
@@ -145,7 +145,7 @@ def _check_identity(train: Samples, ids: NDArray[np.int64]) -> None:
     who = train.identify(np.arange(WANTED))
     hold(
         isinstance(who, np.ndarray) and who.ndim == 2 and len(who) == WANTED and who.dtype == np.int64,
-        "identify() gives int64 [indices, any width]",
+        "identify() gives int64 [indices, one width]",
     )
     alone = np.concatenate([train.identify(np.array([index])) for index in range(WANTED)])
     hold(np.array_equal(alone, who), "identify() of a sample does not depend on the others that are asked for")
