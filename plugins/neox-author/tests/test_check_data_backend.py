@@ -280,7 +280,10 @@ FAULTS = {
     "abort removes the old": (with_writer(abort=removes_the_old_one), "abort.. keeps the old one"),
     "create removes the old": (with_writer(__init__=makes_room), "stays whole until close"),
     "a list of files": (ListsFiles, "files.. gives a tuple of paths, not \\["),
-    "no folder is made": (with_writer(__init__=in_a_folder_that_is_there), r"raises FileNotFoundError.*\(test_check"),
+    "no folder is made": (
+        with_writer(__init__=in_a_folder_that_is_there),
+        r"raises FileNotFoundError.*test_check_data_backend, line",
+    ),
     "close leaves files": (with_writer(close=leaves_its_partial), "close.* leaves no other files"),
     "another error of a full disk": (with_writer(close=lets_the_error_pass), "DataError for a full disk, not OSError"),
     "a full disk passed over": (with_writer(close=finishes_what_it_has), "raises DataError for a full disk$"),
