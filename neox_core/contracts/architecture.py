@@ -73,7 +73,7 @@ class Named:
 class ArchitecturePlanner(Protocol):
     """The planner of an architecture: an object, light, that the host asks before anything starts.
 
-    plan_class: of `plan.model`, a subclass of `ModelPlan`. rules: asked where the architecture is chosen.
+    plan_class: of `plan.model`, a `ModelPlan` that run.json can hold. rules: asked where the architecture is chosen.
     picture: the module that `neox config show --attention` runs, with `model`, `seed` and `out`; "": there is none.
     A class of it may leave out what has a default here.
     """
@@ -102,7 +102,7 @@ class ArchitecturePlanner(Protocol):
         """The parameters of the model of a valid config; Untold where one of its parts has no planner."""
 
     def on_fullest_rank(self, plan: RunPlan, size: ModelSize) -> Shapes:
-        """The shapes on the fullest rank: the layers of its stage, and its part of split parameters."""
+        """The shapes on the fullest rank: the layers of its stage, its part of split parameters; or a quarter more."""
 
     def activation_bytes(self, plan: RunPlan, size: ModelSize) -> int:
         """Bytes that the backward pass needs of the micro-batches that the fullest rank has in flight."""
@@ -149,7 +149,7 @@ class Architecture(Protocol):
         """This rank's stage, as `build` cuts it from the row of layers. The others as of `build`. Collective."""
 
     def sample(self, model: Any, tokenizer: Tokenizer, prompt: str) -> str:
-        """`prompt` and a continuation of it. model: a whole one, as `build` returns it."""
+        """`prompt` and a continuation, the same each time. model: a whole one, as of `build`, whose mode stays."""
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """`x @ weight.T` as the layers of the model compute it, with which the peak FLOP/s of a CPU are measured."""

@@ -47,10 +47,10 @@ class Curriculum(Protocol):
     """Seed for choosing these tokens, which also depend on the sample and the layer."""
 
     def sequence_length(self, step: int) -> int:
-        """Tokens that a step reads of each sample, from its first on; at most seq_length."""
+        """Tokens that a step reads of each sample, from its first on; from 1 to seq_length."""
 
     def kept_tokens(self, step: int) -> int:
-        """Tokens of a sample that the routed layers process; seq_length or more: all."""
+        """Tokens of a sample that the routed layers process, 1 or more; seq_length or more: all."""
 
     def samples(self, step: int, pool: int) -> NDArray[np.int64]:
         """The samples of a step, int64 [train_batch], each below `pool`. Called where `chooses` is True.

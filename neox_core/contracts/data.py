@@ -57,7 +57,7 @@ class DataBackend(Protocol):
 
     A format of datasets. A prefix names one dataset; the backend knows its files and creates missing folders.
 
-    * Raises DataError that names a missing or truncated file, or one in another format, at the latest when it is read.
+    * Raises DataError that names the file: a missing one at `open`, a cut or foreign one at the latest when it is read.
     * `data-impl: infer` builds the backend with the defaults of its settings and calls `recognises`.
     """
 

@@ -24,7 +24,7 @@ class Dialect(Protocol):
     def translate(self, loaded: Loaded) -> Loaded:
         """The same config in the keys of neox, with a problem of severity `note` for each key that it translates.
 
-        loaded: what the files and `--set` say, keys with `_`. A value without equivalent becomes an error.
+        loaded: what the files and `--set` say, keys with `_`; it stays so. A value without equivalent becomes an error.
         """
 
     def explain(self, path: str, value: Any) -> Iterable[Problem] | None:

@@ -77,10 +77,7 @@ class Sharding:
 
 
 class Memory(Protocol):
-    """The memory that a run is expected to take: bytes on the device of the fullest rank.
-
-    total: all of it. activations: what the backward pass needs.
-    """
+    """Bytes that a run is expected to take on the device of the fullest rank; activations: for the backward pass."""
 
     @property
     def total(self) -> int: ...
@@ -137,8 +134,8 @@ class Storage(Protocol):
     """What a checkpoint reads and writes of an engine.
 
     model: the module; its parameters are the weights in the planned dtype. optimizer: the planned one.
-    shards: the pieces of fp32 numbers that the optimizer of this rank steps; weights: those of the weights that this
-    rank stores. partitioned: whether a parameter of the module is only a part of the weight.
+    shards: the pieces of fp32 numbers, at first the weights, that the optimizer of this rank steps; weights: those of
+    weights that it stores; an element is in one alone. partitioned: whether a parameter is only a part of the weight.
     """
 
     device: torch.device
@@ -155,7 +152,7 @@ class Storage(Protocol):
         """Start counting from `steps`: those of the run that this one resumes."""
 
     def start_at(self, samples: int) -> None:
-        """`samples` of the run are consumed: dropout's masks follow from the number of the sample."""
+        """`samples` of the run are consumed: the model gets `sample_keys` of the numbers of those that follow."""
 
     def loss_scaler(self) -> Any:
         """The object whose plain attributes are the state of fp16's loss scale; None in other types."""
@@ -242,10 +239,10 @@ class Engine(Storage, Protocol):
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
-        """Forward and backward over one step's micro-batches, then the update at learning rate `lr`.
+        """Forward and backward over the next `gradient_accumulation` micro-batches, then the update at rate `lr`.
 
-        First `at_step(step)`, counted from 0, of the modules of the model that have it. batches: int64 [micro_batch,
-        seq + 1] each. Returns this rank's mean loss, a scalar on the device, without waiting for it. Collective.
+        First `at_step(step)`, from 0, of the model's modules that have it. batches: int64 [micro_batch, seq + 1] each.
+        Draws nothing from torch's generator. Returns, without waiting, the rank's or pipeline's mean loss. Collective.
         """
 
     def made_update(self) -> bool | Tensor:
@@ -262,7 +259,10 @@ class Engine(Storage, Protocol):
         """
 
     def evaluate(self, batches: Iterable[Tensor]) -> list[Tensor]:
-        """This rank's loss of each batch, without dropout and auxiliary losses: scalars on the device. Collective."""
+        """This rank's loss of each batch times its share of the weights: scalars whose mean is that over what counts.
+
+        In evaluation mode, without gradients and auxiliary losses. It changes nothing, no generator either. Collective.
+        """
 
     def grad_norm(self) -> float | None:
         """Norm of the whole gradient of the last step, before clipping; None before the first. Waits for the device."""
@@ -292,7 +292,7 @@ class EngineMaker(Protocol):
         return ()
 
     def recompute_by(self) -> Callable[..., Tensor] | None:
-        """What recomputes activations where the plan leaves that to the engine; None where it does not."""
+        """`by(f, *tensors)`, which recomputes `f`, where the plan leaves that to the engine; None where it does not."""
         return None
 
     def build_stage(self) -> BuildStage:

@@ -25,7 +25,7 @@ class Ask:
     * do: "stop" after this step, with a checkpoint; "save" a checkpoint now; "rewind" to the last checkpoint of this
       run and train from there without the samples of some steps.
     * why: one line for people and for the checkpoint.
-    * first, last: for "rewind": the steps whose samples are skipped, both included. Those up to the checkpoint stay.
+    * first, last: for "rewind": first and last step whose samples are skipped, the first finished. Those saved stay.
     """
 
     do: Literal["stop", "save", "rewind"] = field(validator=v.in_(("stop", "save", "rewind")))
@@ -37,8 +37,8 @@ class Ask:
 class Callback(Protocol):
     """`target(run: RunInfo, context: BuildContext, settings) -> Callback`: acts at events of a run, in its ranks.
 
-    Every method may be left out; what is left out costs nothing. Steps are optimizer steps, and `step` is the number
-    of finished ones. The target has the attribute `where`:
+    It has a method for one event or more; what is left out costs nothing. Steps are optimizer steps, and `step` is the
+    number of finished ones. The target has the attribute `where`:
 
     * "rank 0": it is made on rank 0 alone, and makes no collective call. What it asks holds for all ranks.
     * "every rank": it is made on every rank, and makes no collective call. All ranks ask the same, so it decides from
@@ -72,7 +72,7 @@ class Callback(Protocol):
         """After each step. It asks nothing but "stop", which the ranks agree on without waiting: one step later."""
 
     def measured(self, step: int) -> Mapping[str, float]:
-        """After `step`: numbers by name for the log of this step, the same on all ranks; none: there is no line."""
+        """After `step`: floats by name, a word, for the log of this step, the same on all ranks; none: no line."""
 
     def log(self, step: int, values: Mapping[str, float], losses: Sequence[tuple[int, float]]) -> Ask | None:
         """At a log step. values: as a monitor gets them; callbacks share the mapping and do not change it.
@@ -93,7 +93,7 @@ class Callback(Protocol):
         """
 
     def state(self) -> Any:
-        """What JSON holds without a change, for the checkpoint; None: nothing. Of rank 0; all ranks have the same."""
+        """For the checkpoint, beside `restore`: what JSON holds without a change; None: nothing. Equal on all ranks."""
 
     def restore(self, state: Any) -> None:
         """Continue from what `state` gave at the checkpoint from which the run resumes, or to which it rewinds."""
@@ -135,7 +135,7 @@ class Evaluator(Protocol):
     """`target(run: EvaluationRun, settings) -> Evaluator`: numbers of the model, beside the validation loss.
 
     * It is made on every rank, before the first step; what it cannot read is an error then.
-    * Every rank makes the same collective calls in the same order, and gets the same numbers.
+    * Every rank makes the same collective calls in the same order, and gets the same numbers, those of one rank alone.
     * It leaves weights, optimizer, `run` and torch's modes (gradients, default dtype, evaluation) as they are. It may
       wait for the device. The random generators of the process are restored after each call.
     * A name of a number is a word of 300 letters, digits, `_`, `.` and `-` at most, which neither the run nor another

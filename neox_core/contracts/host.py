@@ -139,7 +139,7 @@ class Monitor(Protocol):
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record the values of a log step.
 
-        step: finished optimizer steps.
+        step: finished optimizer steps; several calls may have the same.
         values: scalars by name; docs/monitors.md lists the names.
         """
 

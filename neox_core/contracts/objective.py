@@ -57,7 +57,7 @@ class Samples(Protocol):
         """
 
     def identify(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each sample is made of, int64 [indices, any width]: rows are equal where samples are.
+        """What each sample by itself is made of, int64 [indices, one width]: rows differ where samples do.
 
         The hash of what a run has read is made of these rows; called for up to 2^18 samples at once.
         """
@@ -136,7 +136,7 @@ class Outputs(Protocol):
     def metrics(self) -> Mapping[str, Tensor]: ...
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
-        """The mean of -log softmax of the labels that count, a scalar; 0 where none does. The model's fastest op."""
+        """The mean of -log softmax of the labels that count, in fp32 or wider; 0 where none does. The fastest op."""
 
     def scores(self, labels: Tensor) -> Scores:
         """What the model says of each label, without logits of the whole batch. Slower than `cross_entropy`."""
@@ -153,8 +153,8 @@ Run = Callable[["Tensor"], Outputs]
 class Loss:
     """What an objective says of a micro-batch.
 
-    * mean: a scalar in fp32 or wider, the mean over what counts.
-    * metrics: scalars by name, means without gradients, the same names each time, in the log as `objective_<name>`.
+    * mean: a scalar in fp32 or wider, the mean over what counts; it and its gradient are finite where the outputs are.
+    * metrics: scalars by name, a word but `loss`, always the same; means, no gradients, in the log `objective_<name>`.
     """
 
     mean: Tensor
@@ -194,7 +194,7 @@ class Objective(Protocol):
         """The tokens of the first pass, int64 [batch, seq]: a pipeline starts it before `loss` is called."""
 
     def weights(self, batch: Batch) -> Tensor | None:
-        """What each label counts for, [batch, seq], not negative; None, for every batch: all micro-batches alike.
+        """What each label counts for, [batch, seq], not negative, 0 where `documents` says so; None, always: all alike.
 
         The mean loss of each micro-batch is multiplied by its share of the weights of the step, all data-parallel
         ranks together, so that the loss of the step is the mean over what counts.

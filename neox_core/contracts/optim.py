@@ -32,8 +32,8 @@ class Optimizer(Protocol):
       `Component.whole_parameters` it may also have one number for each index of a dimension, in a tensor that
       broadcasts to the parameter: [d1, 1] and [1, d2] for a [d1, d2].
     * With `Component.whole_parameters` it never gets parts of parameters. At ZeRO 1 it is built with all parameters;
-      then its groups keep those that the rank owns, which may be none. Any other optimizer gets flat fp32 slices in
-      place of parameters from ZeRO 1 on: see `Component.zero_stages`.
+      then its groups keep those that the rank owns, which may be none. In the groups of any other optimizer flat fp32
+      slices take the place of parameters, once it is built, from ZeRO 1 on: see `Component.zero_stages`.
     * A parameter whose attribute `is_table` is True is an embedding or the head.
     * A target with a third argument `run` gets an `OptimizerRun`: lengths of the run, names of parameters.
     * It may put parameters into other groups. `lr_scale` in a group, a number, is a factor of the learning rate: `lr`
@@ -60,7 +60,7 @@ class ModalOptimizer(Protocol):
     """An optimizer whose weights for evaluation and checkpoints are not those at which gradients are computed.
 
     * neox calls `train()` once it is built, `eval()` before weights are evaluated, saved or loaded and `train()` after
-      it, also before the first step. A second call in a row changes nothing.
+      it, also before the first step, where they change nothing. Nor does a second call in a row.
     * `train()` restores what the weights were before `eval()`, to the bit, so that an evaluation or a save does not
       change a run. The mode is not in `state_dict()`; a checkpoint has the weights of evaluation.
     """

@@ -11,9 +11,9 @@ from typing import Protocol
 class Store(Protocol):
     """`target(place: str, settings) -> Store`: the objects below "bucket/run", for `save: s3://bucket/run`.
 
-    The component's name is the protocol: "s3". A key is a path below the place, such as "step-00000500/manifest.json".
-    The host and every rank make one; the target is imported on the host, so it is light, and making it sends nothing.
-    No method is collective. Ranks call at the same time, and no two of them write one key.
+    The component's name is the protocol: "s3"; its planner makes `StoredCheckpoints`. A key is a path below the place,
+    such as "step-00000500/manifest.json". The target is imported on the host, so it is light, and sends nothing. No
+    method is collective. Hosts, ranks and threads make stores of their own, call at once, and never write one key.
 
     What complete checkpoints are made of:
 
@@ -27,13 +27,13 @@ class Store(Protocol):
     """
 
     def list(self) -> Iterable[str]:
-        """The keys of all objects below the place, in any order; none where there are none yet."""
+        """The keys of all objects below the place, each once, in any order; none where there are none yet."""
 
     def read(self, key: str, first: int, last: int) -> bytes:
         """The bytes [first, last) of an object, fewer where it ends before. Raises FileNotFoundError."""
 
     def write(self, key: str, file: Path) -> None:
-        """Store the content of a local file, in place of an object of that key. Returns when every reader sees it."""
+        """Store the content of a file, which stays, as the object of that key. Returns when every reader sees it."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects. An object that does not exist is not an error."""

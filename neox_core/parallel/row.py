@@ -85,10 +85,10 @@ class Model(Protocol):
     def __call__(
         self, compute: Callable[[Run], Tensor], keys: Tensor | None = None, *, routing: Routing | None = None
     ) -> Tensor:
-        """What `compute` makes of passes over the model, a scalar.
+        """What `compute`, called once within the module, however many passes it makes, gives: a scalar.
 
-        It is called within the module, so that an engine which gathers weights sees one call, however many passes it
-        makes. keys: int64 [batch], of the samples, for random numbers.
+        A pass changes nothing and gives the same bits twice; a sample does not depend on the others. What is random
+        follows from the pass and the samples' keys, int64 [batch]; it is off in evaluation. The gradient is exact.
         """
 
 

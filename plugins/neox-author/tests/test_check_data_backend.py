@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -44,8 +45,14 @@ class Writer:
         self.documents.append(np.array(tokens, dtype=np.int64).astype(self.dtype).tolist())
 
     def close(self):
-        self.partial.write_text(json.dumps({"dtype": self.dtype, "documents": self.documents}))
+        try:
+            self.write()
+        except OSError as error:
+            raise DataError(f"{self.partial}: {error}") from error
         self.partial.replace(self.file)
+
+    def write(self):
+        self.partial.write_text(json.dumps({"dtype": self.dtype, "documents": self.documents}))
 
     def abort(self):
         self.partial.unlink()
@@ -128,6 +135,78 @@ def leaves_its_partial(self):
     self.partial.touch()
 
 
+def lets_the_error_pass(self):
+    self.write()
+    self.partial.replace(self.file)
+
+
+def finishes_what_it_has(self):
+    with suppress(OSError):
+        self.write()
+    self.partial.replace(self.file)
+
+
+def keeps_after_an_error(self):
+    if self.documents:
+        self.partial.unlink()
+
+
+def forgets_what_it_had(self):
+    try:
+        Writer.close(self)
+    except DataError:
+        self.documents.clear()
+        raise
+
+
+class AFolderForParts(Writer):
+    """Nothing but files tells of a dataset: the folder stays."""
+
+    def __init__(self, file, vocab_size, dtype):
+        super().__init__(file, vocab_size, dtype)
+        file.with_suffix(".parts").mkdir(exist_ok=True)
+
+
+class EmptyMark(Backend):
+    """A second file without content, which is there once the dataset is whole."""
+
+    def files(self, prefix):
+        return (*super().files(prefix), prefix.with_name(prefix.name + ".done"))
+
+    def recognises(self, prefix):
+        return all(file.exists() for file in self.files(prefix))
+
+    def open(self, prefix):
+        if lacks := [file for file in self.files(prefix) if not file.exists()]:
+            raise DataError(f"{lacks[0]} is not there")
+        return super().open(prefix)
+
+    def create(self, prefix, vocab_size):
+        writer, mark = super().create(prefix, vocab_size), self.files(prefix)[1]
+        whole = writer.close
+        writer.close = lambda: (whole(), mark.touch())
+        return writer
+
+
+class RecognisesHalf(EmptyMark):
+    def recognises(self, prefix):
+        return self.files(prefix)[0].exists()
+
+
+def makes_room(self, *args):
+    Writer.__init__(self, *args)
+    self.file.unlink(missing_ok=True)
+
+
+def in_a_folder_that_is_there(self, file, vocab_size, dtype):
+    self.file = file.with_suffix(".partial").open("wb")
+
+
+class ListsFiles(Backend):
+    def files(self, prefix):
+        return [*super().files(prefix)]
+
+
 class WrongSizes(Source):
     def __init__(self, file):
         super().__init__(file)
@@ -197,9 +276,21 @@ FAULTS = {
     "last document lost": (with_writer(close=loses_the_last), "sizes holds the tokens"),
     "visible before close": (with_writer(add_document=shows_early), "looks finished exists before close|stays whole"),
     "foreign ids taken": (with_writer(add_document=takes_any_id), "add_document.* raises DataError for id -1"),
-    "abort leaves files": (with_writer(abort=forgets_to_remove), "abort.* removes what was written"),
-    "abort removes the old": (with_writer(abort=removes_the_old_one), "FileNotFound|No such file"),
+    "abort leaves files": (with_writer(abort=forgets_to_remove), "abort.* removes the files written so far; left are"),
+    "abort removes the old": (with_writer(abort=removes_the_old_one), "abort.. keeps the old one"),
+    "create removes the old": (with_writer(__init__=makes_room), "stays whole until close"),
+    "a list of files": (ListsFiles, "files.. gives a tuple of paths, not \\["),
+    "no folder is made": (
+        with_writer(__init__=in_a_folder_that_is_there),
+        r"raises FileNotFoundError.*test_check_data_backend, line",
+    ),
     "close leaves files": (with_writer(close=leaves_its_partial), "close.* leaves no other files"),
+    "another error of a full disk": (with_writer(close=lets_the_error_pass), "DataError for a full disk, not OSError"),
+    "a full disk passed over": (with_writer(close=finishes_what_it_has), "raises DataError for a full disk$"),
+    "files left after an error": (
+        with_writer(close=forgets_what_it_had, abort=keeps_after_an_error),
+        "abort.* removes the files written so far, after an error too",
+    ),
     "source writes": (type("F", (Backend,), {"source": WritesAtReading}), "changes nothing on disk"),
     "damage tolerated": (type("F", (Backend,), {"source": ToleratesDamage}), "bytes are left is a DataError"),
     "another error": (
@@ -210,6 +301,7 @@ FAULTS = {
     "dtype overflow": (TooSmall, "gives the ids that were written.*vocabulary of 65537"),
     "signed dtype": (Signed, "gives the ids that were written.*vocabulary of 32769"),
     "recognises nothing": (AlwaysRecognises, "false where there is nothing"),
+    "recognises a half": (RecognisesHalf, "false where a file is missing; not without tokens.done"),
     "recognises not": (NeverRecognises, "true of a dataset that it wrote"),
     "wrong files": (NamesNoFiles, "names the files of the dataset"),
 }
@@ -217,6 +309,11 @@ FAULTS = {
 
 def test_a_backend_that_keeps_the_contract_passes(monkeypatch):
     check(Backend, monkeypatch)
+
+
+def test_a_folder_that_stays_and_an_empty_file_are_no_faults(monkeypatch):
+    check(type("WithParts", (Backend,), {"writer": AFolderForParts}), monkeypatch)
+    check(EmptyMark, monkeypatch)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -84,10 +84,16 @@ def without_gradients(self: Any, step: int) -> Any:
     return {"mine": self.run.loss(self.samples[0])}
 
 
+def in_double(self: Any, step: int) -> Any:
+    torch.set_default_dtype(torch.float64)
+    return {"mine": self.run.loss(self.samples[0])}
+
+
 @pytest.mark.parametrize(
     ("fault", "clause"),
     [
         (without_gradients, "it leaves gradients on"),
+        (in_double, r"it leaves torch.set_default_dtype\(\) as it was"),
         (own_mean, "all ranks get the same numbers, those of one rank; mine is"),
         (summed, "all ranks get the same numbers, those of one rank; mine is"),
         (on_rank_0, "every rank makes the same collective calls|all ranks get the same numbers"),
@@ -107,6 +113,7 @@ def test_a_fault_is_named(worst: Any, monkeypatch: pytest.MonkeyPatch, fault: An
     monkeypatch.setattr(cls, "evaluate", fault)
     with torch.enable_grad(), pytest.raises(AssertionError, match=clause):
         check_evaluator(catalog, "worst")
+    torch.set_default_dtype(torch.float32)
 
 
 def test_one_that_measures_nothing_gives_no_numbers(worst: Any, monkeypatch: pytest.MonkeyPatch) -> None:

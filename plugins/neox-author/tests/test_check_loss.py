@@ -51,6 +51,7 @@ def test_the_example_is_label_smoothing_as_torch_has_it(catalog: Any) -> None:
     torch.testing.assert_close(found.mean, expected, rtol=1e-12, atol=0)
 
 
+INPUTS = "    def inputs(self, batch):\n        {}\n        return CausalLM.inputs(self, batch)\n\n"
 LAST = "return Loss(cross_entropy +"
 FAULTS = {
     "a sum": (("/ number\n        return", "\n        return"), "the loss is the mean over what counts"),
@@ -113,6 +114,36 @@ FAULTS = {
         (LAST, f"z = z + (len(batch.tokens) - 1) * (z - z.detach())\n        {LAST}"),
         "so is its gradient: that of a batch follows from those of its samples",
     ),
+    "keys without draws": (
+        (LAST, f"z = z + 0 * batch.keys.float().mean()\n        {LAST}"),
+        "an objective that uses the keys of a batch has `draws`, True",
+    ),
+    "0 by 0": ((".clamp(min=1)", ""), "loss and gradients are finite where no label counts"),
+    "a list of metrics": (
+        ('{"cross_entropy": cross_entropy.detach(), "z": z.detach()}', '[("z", z.detach())]'),
+        "metrics are by name, not list",
+    ),
+    "a wait in inputs": (
+        ("    def loss(self", f"{INPUTS.format('batch.tokens.max().item()')}    def loss(self"),
+        "does not wait for the device, as item does",
+    ),
+    "inputs changed in place": (
+        ("    def loss(self", f"{INPUTS.format('batch.tokens.add_(1)')}    def loss(self"),
+        "inputs() and weights() leave the batch as it is",
+    ),
+    "weights by chance": (
+        (
+            "    def loss(self",
+            "    def weights(self, batch):\n        return torch.rand(batch.tokens[:, 1:].shape)\n\n    def loss(self",
+        ),
+        "inputs() and weights() draw no numbers from torch's own generator",
+    ),
+    "a metric of some batches": (
+        ('"z": z.detach()', '"z" if batch.documents is None else "y": z.detach()'),
+        "metrics have the same names each time; ['cross_entropy', 'y', 'z'] are not",
+    ),
+    "a metric with a blank": (('"z": z', '"the z": z'), "is a word, and not `loss`; 'the z' is not"),
+    "a metric called loss": (('"z": z', '"loss": z'), "is a word, and not `loss`; 'loss' is not"),
     "other numbers in an evaluation": (
         (LAST, f"{LAST} (not torch.is_grad_enabled()) +"),
         "without gradients the loss is the same",
@@ -132,6 +163,13 @@ def test_a_fault_is_named(catalog: Any, monkeypatch: pytest.MonkeyPatch, fault: 
     monkeypatch.setattr(module, "Smooth", scope["Smooth"])
     with pytest.raises(AssertionError, match=re.escape(clause)):
         check_objective(catalog, "smooth", **SMOOTH)
+
+
+def test_a_name_that_the_log_takes_is_no_fault(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {}
+    exec(FILES["neox_smooth/objective.py"].replace('"z": z', '"z-loss.mean": z'), scope)
+    monkeypatch.setattr(import_module("neox_smooth.objective"), "Smooth", scope["Smooth"])
+    check_objective(catalog, "smooth", **SMOOTH)
 
 
 def test_passes_that_the_planner_does_not_tell_are_named(catalog: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,18 @@ def test_a_fault_is_named(windows: Any, monkeypatch: pytest.MonkeyPatch, member:
         check_objective(catalog, "random-windows")
 
 
+def test_a_split_without_documents_is_named(windows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, _, objective = windows
+    whole = objective.samples
+
+    def samples(self: Any, split: Any, *more: Any) -> Any:
+        return whole(self, "train" if split == "test" else split, *more)
+
+    monkeypatch.setattr(objective, "samples", samples)
+    with pytest.raises(AssertionError, match="raises DataError where a split has no documents"):
+        check_objective(catalog, "random-windows")
+
+
 class _Reader:
     """A reader of a stream with one fault."""
 
@@ -117,6 +129,8 @@ class _Stream:
         self._stream, self._fault, self.identity = stream, fault, stream.identity
 
     def read_from(self, place: Any) -> Any:
+        if self._fault == "it reads ahead":
+            self._stream.read_from(place).next_sample()
         begins = place if self._fault != "any place is taken" or place is None or "taken" in place else None
         return _Reader(self._stream.read_from(begins), self._fault)
 
@@ -127,6 +141,7 @@ class _Stream:
         ("the place reads on", "whether place\\(\\) is called or not"),
         ("the offset is lost", "continues there"),
         ("a token short", "a sample is \\(whole numbers, ids\\)"),
+        ("it reads ahead", "read_from\\(\\) reads no document yet"),
         ("any place is taken", "raises CheckpointError for a place"),
     ],
 )

@@ -102,6 +102,46 @@ def missing_is_any_error(plain: Any) -> Any:
     return {"read": read}
 
 
+def missing_is_a_key_error(plain: Any) -> Any:
+    def read(self: Any, key: str, first: int, last: int) -> bytes:
+        try:
+            return bytes(plain["read"](self, key, first, last))
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    return {"read": read}
+
+
+def made_at_once(plain: Any) -> Any:
+    def init(self: Any, place: str, settings: Any) -> None:
+        plain["__init__"](self, place, settings)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.touch()
+
+    return {"__init__": init}
+
+
+def as_paths(plain: Any) -> Any:
+    return {"list": lambda self: [Path(key) for key in plain["list"](self)]}
+
+
+def empty_is_missing(plain: Any) -> Any:
+    def read(self: Any, key: str, first: int, last: int) -> bytes:
+        if not (data := plain["read"](self, key, first, last)) and not first:
+            raise FileNotFoundError(key)
+        return bytes(data)
+
+    return {"read": read}
+
+
+def moves_the_file(plain: Any) -> Any:
+    def write(self: Any, key: str, file: Path) -> None:
+        plain["write"](self, key, file)
+        file.unlink()
+
+    return {"write": write}
+
+
 def in_two_parts(plain: Any) -> Any:
     """A part is visible before the whole is."""
 
@@ -175,9 +215,14 @@ FAULTS = {
     from_the_start: "read() gives the bytes of the range",
     nothing_is_empty: "read() of a missing object raises FileNotFoundError",
     missing_is_any_error: "read() of a missing object raises FileNotFoundError",
+    missing_is_a_key_error: "read() of a missing object raises FileNotFoundError",
+    made_at_once: "making a store writes nothing",
     in_two_parts: "an object is whole or absent while write() replaces it; a reader gets",
     removed_first: "an object is whole or absent while write() replaces it; a reader finds no object",
     kept_as_it_was: "write() replaces the object of its key",
+    as_paths: "list() gives keys as text, not [PosixPath(",
+    empty_is_missing: "read() finds what write() has stored, when it returns; 0 bytes it does not find",
+    moves_the_file: "write() leaves the local file as it is",
     takes_the_file: "write() leaves the local file as it is",
     never_removed: "what delete() removed is not listed",
     removed_with_all_below: "delete() removes what it is told to, and nothing else",

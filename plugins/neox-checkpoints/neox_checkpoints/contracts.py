@@ -46,7 +46,7 @@ class ForeignCheckpoint(Protocol):
 
     * keys: of a neox config that continues the training. comments: by key, a line to write above it.
     * notes: lines on what is not carried over, or on what the other program computes in another way.
-    * has_optimizer: whether `tensors` gives the state of the optimizer.
+    * has_optimizer: whether `tensors` gives the state of the optimizer; False where it is not wanted.
     * files: the run's own, which a mistake in `keys` is reported in where one of them has the key.
     """
 
@@ -72,7 +72,7 @@ class CheckpointFormat(Protocol):
     * The target is also imported on the host, so it imports torch inside the functions that need it.
     * It runs nothing that a checkpoint holds, and takes no memory because a file says so.
     * `write_example(folder)`, which may be left out, writes a small checkpoint of the program: the check tries the
-      format on it, and on damaged copies.
+      format on it, and on damaged copies. So no file is in it that `open` and `tensors` can do without.
     """
 
     def recognises(self, folder: Path) -> str | None:

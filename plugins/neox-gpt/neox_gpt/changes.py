@@ -42,7 +42,9 @@ class LinearChange(nn.Module):
       names it. State is in parameters: a checkpoint holds these by name, `<layer>.changes.<change>.<name>`.
     * `multiplied` names the parameters that every token is multiplied by, for the count of operations.
     * The result for a token depends on that token alone. Random numbers are those of `drop`, or follow from the step.
-    * The gradient is that of the function, unless `straight_through` says that it is another one on purpose.
+      Products of half-precision numbers are summed in fp32, as torch's are.
+    * The gradient is that of the function, unless `straight_through` says that it is another one on purpose. A weight
+      that is trained has one then too.
     * No method changes its arguments in place or waits for the device, and two calls in one step give the same bits.
     """
 

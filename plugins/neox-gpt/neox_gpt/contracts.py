@@ -25,8 +25,8 @@ class Norm(Protocol):
     * dim: size of the last dimension, in elements.
     * Input and output: [..., dim], with any number of leading dimensions or none. The output is on the device and in
       the dtype of the input, in whatever dtype the parameters are.
-    * Statistics are in fp32 or better; for an input in fp64 they are in fp64. For an input of zeros, result and
-      gradient are finite.
+    * Statistics are in fp32 or better; for an input in fp64 they are in fp64. In half precision its numbers are
+      those of fp64, rounded: to 2 machine epsilons of the largest. For zeros, result and gradient are finite.
     * The module does not change its input. It is deterministic: two calls on the same input give the same bits. Its
       gradient is the gradient of the function.
     * The class attribute `no_weight_decay` names the module's own parameters that weight decay must not change, such as
@@ -116,8 +116,10 @@ class FeedForward(Protocol):
       else changes either: no parameter, buffer or gradient; and evaluation mode gives what training gives.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
     * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
-    * `auxiliary_losses` and `auxiliary_metrics`, tuples of names that may be left out: what it gives besides. It then
-      returns (tensor, numbers), a dict with a scalar of fp32 or wider for each name, a mean over the tokens of a call.
+      For zeros its numbers are finite.
+    * `auxiliary_losses` and `auxiliary_metrics`, tuples of identifiers that may be left out, none in both: what it
+      gives besides. It then returns (tensor, numbers), a dict with a finite scalar of fp32 or wider for each name, a
+      mean over the tokens of a call.
       A loss comes with its coefficient in it, and is added to what is trained on; its gradient counts once, in every
       layout, also where activations are computed again. The log has the sum of a loss over the layers, and the mean of
       a metric, as `feed_forward_<name>`.
@@ -226,7 +228,7 @@ class MixerSize:
     * needs_positions: it calls `position.rotate` and adds `position.score_bias`.
     * uses: the fields of the shape that it acts on, of `bias`, `dropout`, `head_dim`, `num_kv_heads`, `qk_norm`,
       `softmax_in_fp32`, `query_key_layer_scaling`, `multiplier`, `softcap` and `output_bias`. A config that sets the
-      key of one that no layer uses gets a note.
+      key of one that no layer uses gets a note. `bias` and `num_kv_heads` are used where they change the shapes.
     * norms: the widths, in elements, of norms of the model's kind that it has within, by name.
     * one_rank_only: it cannot be split; a run with model-parallel-size above 1 is refused.
     """
@@ -258,8 +260,8 @@ class Mixer(Protocol):
       stores in it what later calls need and finds it there again. x are then the tokens after those of earlier calls,
       one or several. scope.cache has `length`, the tokens of earlier calls, and `capacity`, the most there will be.
       Nothing of a sequence is kept anywhere else.
-    * scope.keys: int64 [batch], one number for each sample, or None. All that is random follows from it, from `layer`
-      and from places in the sample.
+    * scope.keys: int64 [batch], one number for each sample, or None: no dropout. All that is random follows from it,
+      from `layer` and from places in the sample. What dropout keeps is scaled: the mean result is that without it.
     * layer: the place of this pass among all layers; a block that is shared has several. Only for `scope`.
     * The result of a sample does not depend on the others of the micro-batch. With `causal`, a change of a token
       alters no earlier result. Decoding with a state gives what a whole sequence gives.
@@ -268,6 +270,7 @@ class Mixer(Protocol):
       Nothing else changes either: no parameter, buffer or gradient; without keys, evaluation gives what training gives.
     * Products of half-precision numbers are summed in fp32, as torch's are. The gradient is that of the function.
     * It does not wait for the device (`.item()`, `nonzero`, `if tensor:`), and it raises nothing for finite input.
+      For zeros its numbers are finite.
 
     Tensor parallelism and the drawing of weights are as of a `FeedForward`: ColumnLinear, RowLinear, `cuts`,
     `tensor.copy`, `residual_output`, `no_weight_decay`, `last_bias`.
@@ -333,7 +336,7 @@ class Position(Protocol):
     * The result for a token depends only on its own index.
     * It is deterministic: two calls give the same bits. Its gradient is the gradient of the function.
     * The model draws every parameter of two or more dimensions, so `__init__` may leave weight matrices empty.
-    * The class attribute `no_weight_decay` names the parameters that weight decay must not change.
+    * The class attribute `no_weight_decay` names the module's own parameters that weight decay must not change.
     * It may have a method `rotate_in_window`, which takes the place of `rotate` in layers with a window, and a property
       `decodes_up_to`, the tokens of a text that decoding can make, where they are fewer than `max_positions`; None: as
       many.

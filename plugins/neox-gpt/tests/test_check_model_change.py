@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from neox_gpt.api import ChangeSize, LinearChange, build_model
 from neox_gpt.config.size import model_size
 from neox_gpt.testing import check_model_change
@@ -154,8 +155,40 @@ def test_a_fault_is_named(rescale: Any, monkeypatch: pytest.MonkeyPatch, fault: 
     catalog, module = rescale
     change, clause = FAULTS[fault]
     monkeypatch.setattr(module, "Rescale", faulty(change, *([MORE[fault]] if fault in MORE else [])))
+    if MORE.get(fault) == NOT_FOLDED:
+        told(monkeypatch, folds=False)
     with pytest.raises(AssertionError, match=re.escape(clause)):
         check_model_change(catalog, "rescale", rescale={"layers": ["mlp.up", "mlp.down"]})
+
+
+def told(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    """Let the planner tell something else."""
+    module = import_module("neox_rescale.size")
+    whole = module.size
+
+    def size(*given: Any) -> Any:
+        found = whole(*given)
+        return None if found is None else evolve(found, **changed)
+
+    monkeypatch.setattr(module, "size", size)
+
+
+def test_a_planner_that_tells_of_no_folded_weight_is_named(rescale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, folds=False)
+    with pytest.raises(AssertionError, match="the planner tells whether `folded` gives a weight: it tells False"):
+        check_model_change(rescale[0], "rescale")
+
+
+def test_a_change_may_freeze_parameters_alone(rescale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not change a layer; one that does neither is set up wrongly."""
+    catalog, module = rescale
+    monkeypatch.setattr(module.Rescale, "change", lambda self, linear, tensor: None)
+    monkeypatch.setattr(import_module("neox_rescale.size"), "size", lambda linear, settings: None)
+    monkeypatch.setattr(module.Rescale, "freezes", lambda self, name: name.startswith("embedding"))
+    check_model_change(catalog, "rescale")
+    monkeypatch.setattr(module.Rescale, "freezes", lambda self, name: False)
+    with pytest.raises(AssertionError, match=r"it changes one of layers.*, or freezes a parameter"):
+        check_model_change(catalog, "rescale")
 
 
 @pytest.fixture

@@ -49,7 +49,10 @@ class ModelFamily(Protocol):
     """
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys of a neox config that describe the model of a published config.json."""
+        """The keys of a neox config that describe the model of a published config.json.
+
+        Raises ConfigError for one that lacks what describes the model.
+        """
         ...
 
     def config(self, model: ModelPlan, vocab_size: int) -> dict[str, Any]:
@@ -60,7 +63,7 @@ class ModelFamily(Protocol):
         ...
 
     def weights(self, model: ModelPlan) -> Iterable[WeightRule]:
-        """A rule for every parameter of the model, one for each."""
+        """A rule for every parameter of the model, one for each. Each of their tensors is in one rule."""
         ...
 
     def ignores(self, name: str) -> bool:

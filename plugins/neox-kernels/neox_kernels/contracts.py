@@ -14,7 +14,7 @@ class Kernel(Protocol):
 
     `Component.ops` of the component that owns the op names the op and its reference.
 
-    * It equals the reference, forward and backward, to the tolerance that its documentation states.
+    * It equals the reference, forward and backward, to `neox_kernels.api.TOLERANCE` of each dtype.
     * It is deterministic: the same arguments on the same device give the same bits, so nothing is tuned while it runs.
     * Results have the dtypes and shapes of the reference's results.
     * Every argument that has a gradient in the reference gets one, also where the gradient of the result is strided.
@@ -47,7 +47,8 @@ class Kernel(Protocol):
     def __call__(self, *args: Any) -> Any: ...
 
     def examples(self, dtype: torch.dtype, device: torch.device, *, large: bool) -> Iterable[tuple[Any, ...]]:
-        """Arguments on which to compare it with its reference.
+        """Arguments on which to compare it with its reference: one example or more for each dtype, also for one in
+        which it cannot run. One argument or more is a tensor.
 
         dtype, device: of the tensors; the device may be meta.
         large: whether to give arguments on which to measure it.

@@ -107,17 +107,18 @@ def _checked(
         with offer.blamed():
             examples = kernel.examples(dtype, device, large=False)
             verdicts = [compare(kernel, reference, arguments) for arguments in examples]
-        yield _judged(title, verdicts, limit)
+        right, said = _judged(verdicts, limit)
+        yield right, f"{title}: {said}" if right else f"{title}: WRONG: {said} (from {offer.plugin} {offer.version})"
 
 
-def _judged(title: str, verdicts: Sequence[Verdict], limit: float) -> tuple[bool, str]:
-    """(right or wrong, a line) of a kernel by its examples."""
+def _judged(verdicts: Sequence[Verdict], limit: float) -> tuple[bool, str]:
+    """(right or wrong, in words) of a kernel by its examples."""
     if not verdicts:
-        return False, f"{title}: WRONG: it has no examples"
+        return False, "it has no examples"
     worst = max(verdicts, key=lambda each: each.error)
     if fault := worst.fault(limit):
-        return False, f"{title}: WRONG: {fault}"
-    return True, f"{title}: ok, off by {worst.error:.1e} of {limit:.0e}"
+        return False, fault
+    return True, f"ok, off by {worst.error:.1e} of {limit:.0e}"
 
 
 def measured(rows: Sequence[Mapping[str, Any]], device: torch.device, dtype: torch.dtype) -> Iterator[dict[str, Any]]:

@@ -86,6 +86,7 @@ def test_check_judges_each_kernel_in_each_dtype() -> None:
     assert [verdict for verdict, _ in found] == [True] * 3 + [False] * 3 + [None] * 3
     assert len(TOLERANCE) == 3
     assert "WRONG: off by 1.0e-01" in found[3][1]
+    assert found[3][1].endswith(" (from p 1)")
     assert "cannot run: too wide" in found[-1][1]
 
 

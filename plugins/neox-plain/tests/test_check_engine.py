@@ -11,6 +11,7 @@ from neox_author.testing.clauses import heard
 from neox_plain import average, base_engine, criterion
 from neox_plain import clip as clipping
 from neox_plain.engine import Engine
+from neox_plain.maker import Plain
 
 from neox_core.hooks.catalog import Catalog
 from neox_core.parallel.groups import Groups
@@ -195,6 +196,25 @@ FAULTS: dict[str, tuple[Callable[[PATCHES], None], str]] = {
     "metrics of earlier evaluations count": (
         replaced("evaluation_metrics", lambda self: self._criterion.metrics()),
         "^evaluation_metrics.. are means of the last evaluation",
+    ),
+    "changed options are not told": (
+        replaced("changed_options", lambda self: [{} for _ in self.optimizer.param_groups]),
+        "^changed_options.. tells the options",
+    ),
+    "changed options are not taken over": (
+        replaced("change_options", lambda self, options: None),
+        "^change_options.. takes over what",
+    ),
+    "a state that starts at 1": (
+        replaced("new_state", lambda self, shard, state, dtype: torch.ones_like(shard.stepped, dtype=dtype)),
+        "^new_state.. gives zeros",
+    ),
+    "no parameter is stored": (replaced("stores", lambda self, name: False), "^stores.. is True of each parameter"),
+    "timings are text": (replaced("timings", lambda self: {"step": "3 ms"}), "^timings.. gives floats"),
+    "a scale of the loss in fp32": (replaced("loss_scale", lambda self: 1.0), "^loss_scale.. is None, unless"),
+    "a peak without its source": (
+        replaced("find_peak", lambda self, device, product: 1e12, Plain),
+        "^find_peak.. gives a Peak, not a float",
     ),
     "skipped steps start at 0": (replaced("count_skipped", lambda self, steps: None), "^count_skipped.. is where"),
 }

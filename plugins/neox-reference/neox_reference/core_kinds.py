@@ -41,5 +41,5 @@ planner makes `StoredCheckpoints`; that of neox-fsspec serves every store.""",
     "dialect": """Configs in the keys of another program, or of an older version: what they mean here. Every installed
 dialect translates a config before anything else reads it.""",
     "command": """Subcommands of `neox` by name; `config.x` is `neox config x`, and `data.x` is `neox data x`, whichever
-plugin offers the group. The target is a `click.Command`, imported when the command is called.""",
+plugin offers the group. The target is a `click.Command` with a docstring, imported when the command is called.""",
 }

@@ -7,7 +7,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,7 +221,25 @@ def _engine() -> Any:
     import torch
 
     model = torch.nn.Linear(4, 4)
-    return SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=RATE), shards=(), weights=())
+    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    return SimpleNamespace(
+        device=torch.device("cpu"),
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+        shards=(),
+        weights=(),
+        partitioned=False,
+        skipped_steps=lambda: 0,
+        made_update=lambda: True,
+        grad_norm=lambda: 1.0,
+        loss_scale=lambda: None,
+        timings=dict,
+        shapes=lambda: shapes,
+        stores=lambda name: True,
+        whole_weights=lambda: ((name, each.detach()) for name, each in model.named_parameters()),
+        at_hand=nullcontext,
+        filled_groups=nullcontext,
+    )
 
 
 @contextmanager

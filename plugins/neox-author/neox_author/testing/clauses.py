@@ -18,7 +18,7 @@ Hear = Callable[[str, str], object]
 """Is told of each clause that holds, and why one does not apply, "" where it does."""
 _HEARS: ContextVar[Hear] = ContextVar("hears", default=lambda clause, why_not: None)
 
-OURS = ("neox_author", "neox_core", "torch", "numpy", "contextlib")
+OURS = {"neox_author", "neox_core", "torch", "numpy", *sys.stdlib_module_names}
 
 
 def clauses(check: F) -> F:

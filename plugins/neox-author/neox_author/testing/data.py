@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from neox_core.contracts import DataBackend, TokenSource
+    from neox_core.contracts import DataBackend, TokenSource, TokenWriter
     from neox_core.hooks.catalog import Catalog
 
     Documents = list[NDArray[np.int64]]
@@ -44,6 +46,7 @@ def check_data_backend(catalog: Catalog, name: str, **settings: Any) -> None:
         _check_replacing(backend, folder / "replaced" / "tokens")
         _check_reading_changes_nothing(backend, folder / "read" / "tokens")
         _check_damage(backend, folder / "damaged" / "tokens")
+        _check_full_disk(backend, folder / "full" / "tokens")
 
 
 def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> None:
@@ -52,8 +55,10 @@ def _check_round_trip(backend: DataBackend, prefix: Path, vocab_size: int) -> No
     documents = _documents(vocab_size)
     _write(backend, prefix, documents, vocab_size)
     hold(backend.recognises(prefix), "recognises() is true of a dataset that it wrote")
+    files = backend.files(prefix)
+    hold(isinstance(files, tuple), f"files() gives a tuple of paths, not {files!r}")
     hold(
-        backend.files(prefix) and all(file.is_file() for file in backend.files(prefix)),
+        files and all(file.is_file() for file in files),
         "files() names the files of the dataset, and all are there after close()",
     )
     source = backend.open(prefix)
@@ -104,8 +109,7 @@ def _check_unfinished(backend: DataBackend, prefix: Path) -> None:
         )
     _require_error(lambda: backend.open(prefix), "open() raises DataError before close()")
     writer.abort()
-    left = [path.name for path in prefix.parent.iterdir()] if prefix.parent.exists() else []
-    hold(not left, f"abort() removes what was written; left are {left}")
+    hold(not (left := _files_in(prefix.parent)), f"abort() removes the files written so far; left are {left}")
 
 
 def _check_replacing(backend: DataBackend, prefix: Path) -> None:
@@ -115,15 +119,15 @@ def _check_replacing(backend: DataBackend, prefix: Path) -> None:
         writer = backend.create(prefix, 1000)
         for document in new:
             writer.add_document(document)
-        hold(_same(backend.open(prefix), old), "the dataset that has the name stays whole until close()")
+        hold(_holds(backend, prefix, old), "the dataset that has the name stays whole until close()")
         if finish:
             writer.close()
         else:
             writer.abort()
         expected = new if finish else old
-        hold(_same(backend.open(prefix), expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one")
-    left = {path for path in prefix.parent.rglob("*") if path.is_file()} - set(backend.files(prefix))
-    hold(not left, f"close() leaves no other files; left are {sorted(path.name for path in left)}")
+        hold(_holds(backend, prefix, expected), f"{'close() replaces' if finish else 'abort() keeps'} the old one")
+    left = sorted({*_files_in(prefix.parent)} - {file.name for file in backend.files(prefix)})
+    hold(not left, f"close() leaves no other files; left are {left}")
 
 
 def _check_reading_changes_nothing(backend: DataBackend, prefix: Path) -> None:
@@ -149,7 +153,7 @@ def _check_damage(backend: DataBackend, prefix: Path) -> None:
         shutil.copy(file, whole)
     for file in files:
         length = file.stat().st_size
-        for kept in sorted({0, 1, length // 2, length - 1}):
+        for kept in sorted({0, 1, length // 2, length - 1} & {*range(length)}):
             file.write_bytes((whole / file.name).read_bytes()[:kept])
             _require_error(
                 lambda: [backend.open(prefix).read(index) for index in range(len(documents))],
@@ -157,28 +161,70 @@ def _check_damage(backend: DataBackend, prefix: Path) -> None:
                 file,
             )
         file.unlink()
+        hold(not backend.recognises(prefix), f"recognises() is false where a file is missing; not without {file.name}")
         _require_error(lambda: backend.open(prefix), "a missing file is a DataError", file)
         shutil.copy(whole / file.name, file)
     hold(_same(backend.open(prefix), documents), "a dataset that was put together again reads as before")
 
 
+def _check_full_disk(backend: DataBackend, prefix: Path) -> None:
+    """With no more space for a file than half of what the largest one of the same documents needs."""
+    documents, whole = _documents(1000), prefix.parent.with_name("whole") / prefix.name
+    _write(backend, whole, documents, 1000)
+    space = max(file.stat().st_size for file in backend.files(whole)) // 2
+    writer = backend.create(prefix, 1000)
+    with _space_for_a_file(space):
+        found = _raised_by(partial(_fill, writer, documents))
+    _judge(found, "add_document() or close() raises DataError for a full disk")
+    hold(not backend.recognises(prefix), "nothing that looks finished is left where the disk is full")
+    writer.abort()
+    left = _files_in(prefix.parent)
+    hold(not left, f"abort() removes the files written so far, after an error too; left are {left}")
+
+
+@contextmanager
+def _space_for_a_file(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes: writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
 def _documents(vocab_size: int) -> Documents:
-    """Documents of 1 to 1000 ids, which include the smallest and the largest id."""
+    """Documents of 0 to 1000 ids, which include the smallest and the largest id."""
     import numpy as np
 
     rng = np.random.RandomState(vocab_size % 1000)
-    documents = [rng.randint(0, vocab_size, size=length).astype(np.int64) for length in (7, 1, 1000, 64, 1, 13)]
+    documents = [rng.randint(0, vocab_size, size=length).astype(np.int64) for length in (7, 1, 1000, 64, 0, 13)]
     for document in documents:
-        document[-1] = vocab_size - 1
+        document[-1:] = vocab_size - 1
     documents[2][:2] = 0, vocab_size - 1
     return documents
 
 
 def _write(backend: DataBackend, prefix: Path, documents: Documents, vocab_size: int) -> None:
-    writer = backend.create(prefix, vocab_size)
+    _fill(backend.create(prefix, vocab_size), documents)
+
+
+def _fill(writer: TokenWriter, documents: Documents) -> None:
     for index, document in enumerate(documents):
         writer.add_document(document.tolist() if index % 2 else document)  # the contract takes lists and arrays
     writer.close()
+
+
+def _holds(backend: DataBackend, prefix: Path, documents: Documents) -> bool:
+    """Whether there is a dataset of these documents."""
+    try:
+        return _same(backend.open(prefix), documents)
+    except DataError:
+        return False
 
 
 def _same(source: TokenSource, documents: Documents) -> bool:
@@ -193,12 +239,20 @@ def _hashes(folder: Path) -> dict[str, str]:
 
 
 def _require_error(call: Callable[[], object], clause: str, named: Path | None = None) -> None:
+    _judge(_raised_by(call), clause, named)
+
+
+def _raised_by(call: Callable[[], object]) -> Exception | None:
     try:
         call()
-    except DataError as error:
-        names = f" that names {named.name}" if named else ""
-        hold(named is None or named.name in str(error), f"{clause}{names}: {error}")
-    except Exception as error:
-        raise AssertionError(f"{clause}, not {error!r}") from error
-    else:
-        raise AssertionError(clause)
+    except Exception as error:  # noqa: BLE001 a component may raise anything
+        return error
+    return None
+
+
+def _judge(error: Exception | None, clause: str, named: Path | None = None) -> None:
+    """Raise AssertionError with the clause unless the error is a DataError, which names the file."""
+    if not isinstance(error, DataError):
+        raise AssertionError(clause if error is None else f"{clause}, not {error!r}") from error
+    names = f" that names {named.name}" if named else ""
+    hold(named is None or named.name in str(error), f"{clause}{names}: {error}")

@@ -13,8 +13,8 @@ from neox_author.testing.made_engine import LRS, Made, batches, samples_of
 from neox_author.testing.ranks import hold_same
 from neox_author.testing.resolved import VOCAB
 from neox_author.testing.trained import labels_of
-from neox_core.contracts.engine import Engine
-from neox_core.errors import ConfigError
+from neox_core.contracts.engine import Engine, Peak
+from neox_core.errors import CheckpointError, ConfigError
 from neox_core.parallel.context import build_context
 from neox_core.parallel.groups import build_groups
 from neox_core.parallel.sample_keys import sample_keys
@@ -61,8 +61,8 @@ def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
     told = made.model.told.steps
     hold(told == [0, 1, 2, 3], f"modules with `at_step` are told the step, from 0; {told}")
     hold(engine.made_update() is True or bool(engine.made_update()), "made_update() is True after a finite gradient")
-    hold(engine.skipped_steps() == 0, "skipped_steps() counts updates that were left out")
     _check_evaluation(made, weights)
+    _check_told(tried, engine)
     engine.close()
     again = Made(tried.saving(load=""))
     _resume(again)
@@ -72,6 +72,7 @@ def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
     hold_same(clause, again.weights(), weights, 0)
     other, _ = Made(wide).train(range(len(LRS)))
     _near("a step does not depend on how its samples are divided into micro-batches", other, losses)
+    _check_options(tried)
     _check_keys(tried)
     _check_nonfinite(tried)
     _check_recomputed(tried)
@@ -79,8 +80,6 @@ def check_alone(tried: Tried, wide: Tried) -> dict[str, Any]:
         tried.maker().build_stage()
     except ConfigError as error:
         not_applicable("it cuts a row of layers into stages", error.message)
-    engine.count_skipped(7)
-    hold(engine.skipped_steps() == 7, "count_skipped() is where skipped_steps() starts")
     plain = {name: each.tolist() for name, each in weights.items()}
     return {"losses": losses, "norms": norms, "weights": plain}
 
@@ -206,6 +205,11 @@ def _check_storage(engine: Any, model: nn.Module) -> None:
             hold(
                 torch.equal(shard.part_of(shard.stepped), weight.float()), f"masters start as the weights; {shard.name}"
             )
+        state = engine.new_state(shard, "kit", torch.float32)
+        same = state.dtype == torch.float32 and state.numel() == shard.stepped.numel() and not bool(state.any())
+        hold(same, "new_state() gives zeros, as many as `stepped` has")
+    lacks = [name for name in parameters if not engine.stores(name)]
+    hold(not lacks, f"stores() is True of each parameter on the only rank; not of {lacks[:1]}")
     _check_shapes(engine, parameters, "")
 
 
@@ -235,6 +239,38 @@ def _check_evaluation(made: Made, weights: dict[str, Tensor]) -> None:
     else:
         not_applicable(clause, "it has none")
     hold_same("evaluate() changes no weight", made.weights(), weights, 0)
+
+
+def _check_told(tried: Tried, engine: Any) -> None:
+    """What it tells after steps of which none was left out."""
+    hold(engine.skipped_steps() == 0, "skipped_steps() counts updates that were left out")
+    engine.count_skipped(7)
+    hold(engine.skipped_steps() == 7, "count_skipped() is where skipped_steps() starts")
+    hold(engine.loss_scale() is None, "loss_scale() is None, unless training in fp16")
+    took = engine.timings()
+    hold(isinstance(took, dict) and all(isinstance(each, float) for each in took.values()), "timings() gives floats")
+    peak = tried.maker().find_peak(torch.device("cpu"), lambda x, weight: x @ weight.T)
+    hold(isinstance(peak, Peak), f"find_peak() gives a Peak, not a {type(peak).__name__}")
+
+
+def _check_options(tried: Tried) -> None:
+    clause = "changed_options() tells the options that are no longer what they were, but for the lr"
+    made, other = Made(tried), Made(tried)
+    made.train(range(1))
+    hold(not any(made.engine.changed_options()), clause)
+    made.engine.optimizer.param_groups[-1]["weight_decay"] = 0.25
+    told = made.engine.changed_options()
+    hold(told and told[-1] == {"weight_decay": 0.25} and not any(told[:-1]), f"{clause}; {told}")
+    other.engine.change_options(told)
+    taken = other.engine.optimizer.param_groups[-1]["weight_decay"] == 0.25
+    hold(taken, "change_options() takes over what changed_options() gave")
+    clause = "change_options() raises CheckpointError for another number of groups"
+    try:
+        other.engine.change_options([*told, {}])
+    except CheckpointError:
+        hold(True, clause)
+    else:
+        hold(False, clause)
 
 
 def _check_keys(tried: Tried) -> None:

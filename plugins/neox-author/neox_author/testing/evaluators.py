@@ -61,6 +61,7 @@ def _evaluate(evaluator: Any, step: int, measures: bool) -> dict[str, float]:
 
     numbers = evaluator.evaluate(step)
     hold(torch.is_grad_enabled(), "it leaves gradients on: torch.set_grad_enabled() is as it was")
+    hold(torch.get_default_dtype() == torch.float32, "it leaves torch.set_default_dtype() as it was")
     wanted = "a float for each name, and one or more" if measures else "no numbers, as `measures` says"
     right = isinstance(numbers, Mapping) and all(isinstance(each, float) for each in numbers.values())
     hold(right and bool(numbers) is measures, f"evaluate() returns {wanted}; it returns {numbers!r}")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from neox_author.testing.clauses import check_light, clauses, hold
 from neox_author.testing.plans import example_plan
 from neox_author.testing.plugins import build
 from neox_core.contracts.host import LaunchCommand, launch_fault
-from neox_core.plan.runfile import RunPlan, write_runfile
+from neox_core.plan.runfile import RunPlan, digest, write_runfile
 
 if TYPE_CHECKING:
     from neox_core.hooks.catalog import Catalog
@@ -36,9 +40,13 @@ def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **s
         write_runfile(plan, run_file)
         before = _snapshot(Path(folder))
         os.environ["NEOX_API_KEY"] = SECRET
+        given = dict(os.environ), Path.cwd(), digest(plan)
         try:
-            first: LaunchCommand = launch(plan, run_file, values)
-            second = launch(plan, run_file, values)
+            with _nothing_starts():
+                first: LaunchCommand = launch(plan, run_file, values)
+                second = launch(plan, run_file, values)
+            same = (dict(os.environ), Path.cwd(), digest(plan)) == given
+            hold(same, "a launcher leaves os.environ, the current folder and the plan as they are")
         finally:
             del os.environ["NEOX_API_KEY"]
         hold(_snapshot(Path(folder)) == before, "a launcher writes nothing: it only says what to run")
@@ -47,17 +55,32 @@ def check_launcher(catalog: Catalog, name: str, plan: RunPlan | None = None, **s
     return first
 
 
+@contextmanager
+def _nothing_starts() -> Iterator[None]:
+    def refuse(*args: Any, **named: Any) -> Any:
+        given = next((each for each in args if isinstance(each, str | list | tuple)), "a process")
+        raise AssertionError(f"a launcher starts nothing: it only says what to run; it starts {given}")
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(subprocess.Popen, "__init__", refuse))
+        for name in ("fork", "system", "posix_spawn"):
+            stack.enter_context(mock.patch.object(os, name, refuse))
+        yield
+
+
 def _check_command(command: LaunchCommand, run_file: str) -> None:
     fault = launch_fault(command)
     hold(not fault, fault)
     argv = command.argv
-    program = Path(argv[0]).name
-    shell = program in SHELLS and any(word.startswith("-") and word.endswith("c") for word in argv[1:])
-    hold(not shell, f"no shell between the core and the ranks: {argv!r}")
+    program = next((word for word in argv if Path(word).name != "env" and "=" not in word), "")
+    hold(Path(program).name not in SHELLS, f"no shell between the core and the ranks: {argv!r}")
+    hold(run_file not in argv[0], f"argv is a tuple of words, and the first is the program: {argv!r}")
     hold(any(run_file in word for word in argv), f"the command is told of the run file: {argv!r}")
-    said = " ".join([*argv, *command.env.values()])
-    hold(SECRET not in said, "no secret of the environment in argv or env: the ranks inherit the environment")
+    lines = isinstance(command.notes, tuple) and all(isinstance(each, str) for each in command.notes)
+    hold(lines, f"notes is a tuple of lines, not {command.notes!r}")
+    said = " ".join([*argv, *command.env.values(), *command.notes])
+    hold(SECRET not in said, "no secret of the environment in argv, env or notes: the ranks inherit the environment")
 
 
 def _snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {str(each.relative_to(folder)): each.read_bytes() if each.is_file() else b"" for each in folder.rglob("*")}

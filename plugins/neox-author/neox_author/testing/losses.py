@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from neox_author.testing.clauses import has, hold, not_applicable
+from neox_author.testing.clauses import has, hold, is_word, not_applicable
 from neox_author.testing.outputs import WholeLogits
 from neox_author.testing.waits import NoWait
 from neox_core.contracts.objective import Batch, Loss
@@ -60,15 +60,48 @@ def check_loss(objective: Objective, passes: int, vocab: int, seq: int, outputs:
     tokens = torch.randint(vocab, (ROWS, seq + 1), generator=draw)
     tokens[0, :-2], tokens[2, 1] = END, END  # the labels of the first row hardly count
     keys = sample_keys(1, 0, ROWS, "cpu") if getattr(objective, "draws", False) else None
+    _check_draws(objective, tokens, keys, model)
+    names: set[frozenset[str]] = set()
     for documents in (None, _Documents()) if outputs is None else (None,):
         batch = Batch(tokens.clone(), keys, documents)
         _check_weights(objective, batch)
-        _check_batch(objective, batch, passes, model)
+        _check_batch(objective, batch, passes, model, names)
         (_check_rows if outputs is None else _check_order)(objective, batch, model)
+    if outputs is None:
+        _check_none(objective, Batch(torch.full_like(tokens, END), keys, _Documents()), model)
+
+
+def _check_draws(objective: Objective, tokens: Tensor, keys: Tensor | None, make: Callable[[], _Model]) -> None:
+    """That what fails without keys does not succeed with them."""
+
+    def fails(batch: Batch) -> bool:
+        try:
+            objective.weights(batch), objective.loss(make().run, batch)
+        except Exception:  # noqa: BLE001 a component may raise anything
+            return True
+        return False
+
+    if keys is None and fails(Batch(tokens.clone())):
+        used = not fails(Batch(tokens.clone(), sample_keys(1, 0, ROWS, "cpu")))
+        hold(not used, "an objective that uses the keys of a batch has `draws`, True")
+
+
+def _check_none(objective: Objective, batch: Batch, make: Callable[[], _Model]) -> None:
+    """Of a batch in whose documents no label counts."""
+    model = make()
+    mean = objective.loss(model.run, batch).mean
+    if mean.requires_grad:
+        mean.backward()
+    found = [mean, *(each.grad for each in model.parameters() if each.grad is not None)]
+    hold(all(bool(each.isfinite().all()) for each in found), "loss and gradients are finite where no label counts")
 
 
 def _check_weights(objective: Objective, batch: Batch) -> None:
-    inputs, weights = objective.inputs(batch), objective.weights(batch)
+    state, tokens = torch.get_rng_state(), batch.tokens.clone()
+    with NoWait():
+        inputs, weights = objective.inputs(batch), objective.weights(batch)
+    hold(torch.equal(batch.tokens, tokens), "inputs() and weights() leave the batch as it is")
+    hold(torch.equal(torch.get_rng_state(), state), "inputs() and weights() draw no numbers from torch's own generator")
     shape = (ROWS, batch.tokens.shape[1] - 1)
     hold(
         isinstance(inputs, Tensor) and inputs.dtype == torch.int64 and inputs.shape == shape,
@@ -84,7 +117,10 @@ def _check_weights(objective: Objective, batch: Batch) -> None:
         hold(not bool(weights[~counts].any()), "labels that do not count in their documents have the weight 0")
 
 
-def _check_batch(objective: Objective, batch: Batch, passes: int, make: Callable[[], _Model]) -> None:
+def _check_batch(
+    objective: Objective, batch: Batch, passes: int, make: Callable[[], _Model], names: set[frozenset[str]]
+) -> None:
+    """names: those of metrics, of each call so far."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         objective.loss(make().to(dtype).run, batch)  # may set up what later calls use
         model = make().to(dtype)
@@ -92,6 +128,8 @@ def _check_batch(objective: Objective, batch: Batch, passes: int, make: Callable
         with NoWait():
             found = objective.loss(model.run, batch)
         _check_form(found)
+        names.add(frozenset(found.metrics))
+        hold(len(names) == 1, f"metrics have the same names each time; {sorted(frozenset.union(*names))} are not")
         hold(torch.equal(batch.tokens, tokens), "the batch is left as it is")
         hold(torch.equal(torch.get_rng_state(), state), "loss() draws no numbers from torch's own generator")
         hold(len(model.passes) == passes, f"loss() makes {passes} passes, as its planner says, not {len(model.passes)}")
@@ -114,11 +152,12 @@ def _check_batch(objective: Objective, batch: Batch, passes: int, make: Callable
 
 def _check_form(found: Any) -> None:
     hold(isinstance(found, Loss), f"loss() gives a Loss, not a {type(found).__name__}")
+    hold(isinstance(found.metrics, Mapping), f"metrics are by name, not {type(found.metrics).__name__}")
     for name, value in {"mean": found.mean, **found.metrics}.items():
         hold(isinstance(value, Tensor) and value.dim() == 0, f"{name} is a scalar tensor")
     hold(found.mean.dtype in (torch.float32, torch.float64), "the mean is in fp32 or wider")
     for name, value in found.metrics.items():
-        hold(isinstance(name, str) and name.isidentifier() and name != "loss", f"{name!r} is a name, and not `loss`")
+        hold(is_word(name) and name != "loss", f"the name of a metric is a word, and not `loss`; {name!r} is not")
         hold(not value.requires_grad, f"the metric {name} has no gradient")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,8 @@ def _check_counted(samples: Callable[..., Samples], vocab: int) -> None:
     has(train, "what samples() gives", "read", "identify", "in_words", "__len__")
     for lines in (train.notes, train.in_words()):
         hold(
-            not isinstance(lines, str) and all(isinstance(each, str) for each in lines),
-            "notes and in_words() are lines",
+            isinstance(lines, list | tuple) and all(isinstance(each, str) for each in lines),
+            f"notes and in_words() are lines, not {lines!r}",
         )
     hold(len(train) >= WANTED, f"there are as many samples as are wanted, {WANTED}, not {len(train)}")
     ids = _read(train, range(WANTED))
@@ -122,11 +123,20 @@ def _check_counted(samples: Callable[..., Samples], vocab: int) -> None:
     valid = _read(samples("valid"), range(WANTED))
     shared = {*(ids // EACH).flat} & {*(valid // EACH).flat} & {*range(DOCUMENTS)}
     hold(not shared, f"a document is in the samples of one split; documents {sorted(map(int, shared))} are in two")
+    outside = partial(samples, "train", vocab=1)
+    _require_error(
+        lambda: _read(outside(), range(WANTED)), "read() raises DataError for an id outside of the vocabulary"
+    )
+    _require_error(lambda: samples("test"), "samples() raises DataError where a split has no documents")
+
+
+def _require_error(call: Callable[[], object], clause: str) -> None:
     try:
-        _read(samples("train", vocab=1), range(WANTED))
+        call()
     except DataError:
-        return
-    hold(False, "read() raises DataError for an id outside of the vocabulary")
+        hold(True, clause)
+    else:
+        hold(False, clause)
 
 
 def _check_identity(train: Samples, ids: NDArray[np.int64]) -> None:
@@ -135,7 +145,7 @@ def _check_identity(train: Samples, ids: NDArray[np.int64]) -> None:
     who = train.identify(np.arange(WANTED))
     hold(
         isinstance(who, np.ndarray) and who.ndim == 2 and len(who) == WANTED and who.dtype == np.int64,
-        "identify() gives int64 [indices, any width]",
+        "identify() gives int64 [indices, one width]",
     )
     alone = np.concatenate([train.identify(np.array([index])) for index in range(WANTED)])
     hold(np.array_equal(alone, who), "identify() of a sample does not depend on the others that are asked for")
@@ -148,7 +158,9 @@ def _check_identity(train: Samples, ids: NDArray[np.int64]) -> None:
 def _check_stream(stream: SampleStream, again: SampleStream) -> None:
     has(stream, "what samples() gives for a stream", "read_from")
     hold(isinstance(stream.identity, str) and stream.identity == again.identity, "`identity` is a text that stays")
+    before = _Documents.given
     reader, whole = stream.read_from(None), []
+    hold(_Documents.given == before, "read_from() reads no document yet")
     places = []
     for _ in range(WANTED):
         places.append(json.loads(json.dumps(reader.place())))
@@ -196,6 +208,7 @@ class _Documents:
     """A TokenSource and a TokenStream of the same documents, of 1 to 24 tokens."""
 
     identity = "documents of the kit"
+    given = 0
 
     def __init__(self) -> None:
         import numpy as np
@@ -214,4 +227,5 @@ class _Documents:
     ) -> Iterator[tuple[int, int, int, NDArray[np.int32]]]:
         for document in range(number, DOCUMENTS):
             if wanted(document):
+                _Documents.given += 1
                 yield 0, document + 1, document, self.read(document)

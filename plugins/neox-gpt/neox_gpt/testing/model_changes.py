@@ -72,15 +72,19 @@ def check_model_change(catalog: Catalog, name: str, *, trained: bool = False, **
         if made is not None:
             hold(isinstance(made, LinearChange), "`change` makes a neox_gpt.api.LinearChange or None")
             changed.append(each)
-    hold(changed, f"with these settings it changes one of {', '.join(each.name for each in LAYERS)}")
-    _check_trained(target(built), change, sizes)
+    freezes = _check_trained(target(built), change, sizes)
+    named = ", ".join(each.name for each in LAYERS)
+    hold(changed or freezes, f"with these settings it changes one of {named}, or freezes a parameter")
     for each in changed:
         layer = _Layer(each, name, partial(target, built), change.draws)
         _check_whole(layer, sizes[each])
         for sequence_parallel in (False, True):
             _check_split(layer, sizes[each], sequence_parallel=sequence_parallel)
-    wide = LinearShape(changed[0].name, 512, 512, changed[0].split)
-    check_accumulation(_Layer(wide, name, partial(target, built), change.draws).make(), _run, random(2, 8, 512))
+    if changed:
+        wide = LinearShape(changed[0].name, 512, 512, changed[0].split)
+        check_accumulation(_Layer(wide, name, partial(target, built), change.draws).make(), _run, random(2, 8, 512))
+    else:
+        not_applicable("a changed layer computes as the contract says", "it only freezes parameters")
     if trained:
         keys = {"model_changes": [whole_name(entry)], **settings}
         check_in_layouts(catalog, "architecture", DECODER, passes=False, trained=True, **keys)
@@ -131,13 +135,15 @@ def _same_shape(module: Any, x: Tensor) -> Tensor:
     return found @ random(found.shape[-1], x.shape[-1], seed=9, dtype=x.dtype)
 
 
-def _check_trained(again: ModelChange, change: ModelChange, sizes: Any) -> None:
+def _check_trained(again: ModelChange, change: ModelChange, sizes: Any) -> bool:
+    """Whether it freezes a parameter."""
     names = (*(f"{each.name}.weight" for each in LAYERS), *OTHERS)
     frozen = {each: change.freezes(each) for each in names}
     hold(all(isinstance(each, bool) for each in frozen.values()), "`freezes` gives True or False")
     hold({each: again.freezes(each) for each in names} == frozen, "`freezes` follows from the name and the settings")
     adds = any(size is not None and size.shapes for size in sizes.values())
     hold(adds or not all(frozen.values()), "something is left to train")
+    return any(frozen.values())
 
 
 def _check_whole(layer: _Layer, size: Any) -> None:
@@ -167,7 +173,7 @@ def _check_whole(layer: _Layer, size: Any) -> None:
     hold_same("the result for a token depends on that token alone", {"the result": alone}, {"the result": module(x)})
     if not layer.draws:
         hold_same("without `draws` a pass does not depend on samples", {"the result": whole}, {"the result": module(x)})
-    _check_folded(module, own, x)
+    _check_folded(module, own, x, folds=size.folds)
     module.train()
     layer.told(module)
     if own.straight_through:
@@ -198,10 +204,11 @@ def _check_drawn(layer: _Layer) -> None:
             hold(same, f"what is not drawn starts with the same numbers in each process: {name} differs")
 
 
-def _check_folded(module: Any, own: Any, x: Tensor) -> None:
+def _check_folded(module: Any, own: Any, x: Tensor, *, folds: bool) -> None:
     clause = "folded into the weight, it computes the same"
     given = module.weight.detach().clone()
     found = own.folded(given)
+    hold(folds == (found is not None), f"the planner tells whether `folded` gives a weight: it tells {folds}")
     if found is None:
         not_applicable(clause, "`folded` gives None")
         return
