@@ -43,6 +43,10 @@ FEWEST_S = 10
 """For which a login waits; one host of 20 more, so that all are there at once."""
 
 
+PATIENCE_S = 600
+"""For the logins of relays, which share this machine."""
+
+
 def own_memory(pid: int) -> float:
     """MiB that a process shares with no other."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -78,17 +82,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hosts", default="128,1024")
+    parser.add_argument("--ways", default="flat,tree")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--rows", action="store_true", help="append rows to benchmarks/results.csv")
     words = parser.parse_args()
     allow_many_files()
     words.folder.mkdir(parents=True)
-    env = sshd(words.folder, ["0.0.0.0"], more="MaxStartups 10000\n")
+    # a home without files of a shell, which might start programs at each login
+    env = sshd(words.folder, ["0.0.0.0"], more=f"MaxStartups 10000\nSetEnv HOME={words.folder}\n")
     while not (words.folder / "sshd.pid").exists():  # it is a daemon before it listens
         time.sleep(0.1)
     try:
-        for count, keys, tree in product(map(int, words.hosts.split(",")), KEYS, (False, True)):
-            way = {SSH: env[SSH] + KEYS[keys]}
+        for count, keys, kind in product(map(int, words.hosts.split(",")), KEYS, words.ways.split(",")):
+            tree = kind == "tree"
+            way = {SSH: f"{env[SSH]}{KEYS[keys]} -oConnectTimeout={PATIENCE_S}"}
             found = [start(count, way, words.folder, tree) for _ in range(words.times)]
             for case, unit in found[0]:
                 values = [each[case, unit] for each in found]

@@ -28,7 +28,7 @@ from neox_launchers.failure import SHUTDOWN_S
 from neox_launchers.pdsh import GO_FLAT, OF_SSH, for_shell, parts
 
 CONNECT_S = 10
-"""As pdsh has it."""
+"""As pdsh has it; of two values ssh takes the first."""
 LAST_WORDS_S = 1.0
 """For the output of a process that has ended."""
 LEFT_S = SHUTDOWN_S + 10.0
@@ -67,7 +67,7 @@ def ssh(plan: RunPlan, host: str, node: int) -> Words:
     user = login(plan).get("-l") or getpass.getuser()
     for mark, value in (("%h", host), ("%u", user), ("%n", str(node))):
         args = args.replace(mark, value) if mark in args or mark != "%h" else f"{args} {value}"
-    options = f"-oConnectTimeout={CONNECT_S} {os.environ.get(OF_SSH[1], '')} {ssh_options(plan)}"
+    options = f"{os.environ.get(OF_SSH[1], '')} -oConnectTimeout={CONNECT_S} {ssh_options(plan)}"
     return ("ssh", *options.split(), *args.split())
 
 
