@@ -55,7 +55,7 @@ def own_memory(pid: int) -> float:
 
 def start(count: int, env: dict[str, str], folder: Path, tree: bool) -> dict[tuple[str, str], float]:
     hosts = [f"127.1.{each // 250}.{each % 250 + 1}" for each in range(count)]
-    agent = ("sh", "-c", f"echo here; exec sleep {FEWEST_S + count // 20}")
+    agent: tuple[str, ...] = ("sh", "-c", f"echo here; exec sleep {FEWEST_S + count // 20}")
     if tree:
         plan = plan_for(folder, "pdsh", hosts, pdsh_tree_from=2)
         write_runfile(plan, folder / "run.json")
