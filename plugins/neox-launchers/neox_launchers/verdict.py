@@ -71,7 +71,8 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
     if lost not in hosts:
         return blame(None, f"host {lost}: {said}" if lost else said, mistake=True)
     hint = hint_of(plan, lost) if lost in listener.missing() else ""
-    said = (listener.met and listener.of(lost)) or said  # its agent has reported, since its connection ended
+    if listener.met:  # its agent has reported, since its connection ended
+        said = listener.of(lost) or said
     return blame(hosts.index(lost), f"host {lost}: {said}", mistake=True, hint=hint)
 
 
