@@ -183,5 +183,5 @@ def cannot_write(path: Path, error: OSError) -> CheckpointError:
     """The error of a checkpoint that the file system refuses."""
     return CheckpointError(
         f"{path}: cannot write the checkpoint: {error.strerror or error}",
-        hint="earlier checkpoints are unchanged; free space or name another folder; continue the run with --resume auto",
+        hint="earlier checkpoints are unchanged; free space or name another folder, and use --resume auto",
     )

@@ -196,9 +196,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "the host, which starts the ranks": (
         *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
         *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
-        *(f"{kind}.{name}" for kind in ("LauncherSettings", "HostSettings") for name in LAUNCHING),
+        *(f"{kind}.{name}" for kind in ("LauncherSettings", "HostSettings", "PdshSettings") for name in LAUNCHING),
         *(f"HostSettings.launcher_{name}" for name in ("env", "program", "args")),
-        *(f"SlurmSettings.launcher_{name}" for name in ("env", "program", "args")),
+        *(
+            f"{kind}.launcher_{name}"
+            for kind in ("PdshSettings", "SlurmSettings")
+            for name in ("env", "program", "args")
+        ),
+        "PdshSettings.pdsh_tree_from",
         *("RunPlan.engine_component", "RunPlan.launcher", "RunPlan.format"),
         *(f"SlurmSettings.{name}" for name in ("account", "comment", "log_dir", "partition")),
         *(f"SlurmSettings.{name}" for name in ("meet_timeout", "host_timeout", "end_timeout")),

@@ -84,6 +84,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         *("launcher_program", "launcher_args", "comment", "account", "partition"),
     ),
     "plugins/neox-launchers/tests/test_forwarding.py": ("launcher_env",),
+    "plugins/neox-launchers/tests/test_tree.py": ("pdsh_tree_from",),
     "plugins/neox-launchers/tests/test_deadlines.py": ("meet_timeout", "host_timeout", "end_timeout"),
     "plugins/neox-launchers/tests/test_local.py": ("log_dir",),
     "plugins/neox-monitors/tests/test_blocks.py": ("comet", "wandb"),

@@ -12,8 +12,6 @@ from neox_elasticity.settings import ElasticityBlock
 from neox_elasticity.starts import is_one_of_several
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-NAMED = 8
-"""Spare hosts that a note names."""
 
 
 def problems(config: Any, cluster: Any) -> Iterator[Problem]:
@@ -59,10 +57,8 @@ def restarts_can_be_made(config: Any, block: ElasticityBlock) -> Iterator[Proble
     except NeoxError:  # of the hostfile, which the core reports
         return
     yield from found
-    if spare := shape.spare(slots):
-        more = f" and {len(spare) - NAMED:,} more" if len(spare) > NAMED else ""
-        message = f"may replace hosts that fail by the spare {', '.join(spare[:NAMED])}{more}"
-        yield config.problem(message, "max_restarts", severity="note")
+    if said := shape.spare_in_words(slots):
+        yield config.problem(said, "max_restarts", severity="note")
 
 
 def batch_is_elastic(config: Any, block: ElasticityBlock) -> Iterator[Problem]:

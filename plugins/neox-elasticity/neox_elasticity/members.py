@@ -10,6 +10,8 @@ from attrs import frozen
 
 Slot = tuple[str, int]
 """A host, and the number of one of its slots."""
+NAMED = 8
+"""Spare hosts that a note names."""
 Look = Callable[[], tuple[object, tuple[Slot, ...]]]
 """Returns what changes when the hostfile is written, and its slots. Raises NeoxError where it has faults."""
 
@@ -45,6 +47,10 @@ class Sizes:
         """A team, in the order of the hostfile; None where the slots are too few. lost: in the order of time."""
         return choose(self.there(listed, lost), self.sizes)
 
+    def spare_in_words(self, listed: Sequence[Slot]) -> str:
+        """Nothing: the run takes as many slots as it can."""
+        return ""
+
     def needs(self) -> str:
         """For a message: what the run waits for."""
         return f"the fewest ranks that fit are {min(self.sizes)}"
@@ -75,9 +81,11 @@ class WholeHosts:
                 team.append((host, slot))
         return Team(tuple(team)) if len(chosen) == self.count else None
 
-    def spare(self, listed: Sequence[Slot]) -> list[str]:
-        """The hosts that the first start does not take, and a later one may."""
-        return self._able(listed)[self.count :]
+    def spare_in_words(self, listed: Sequence[Slot]) -> str:
+        """The hosts that the first start does not take, and a later one may; "" where there are none."""
+        spare = self._able(listed)[self.count :]
+        more = f" and {len(spare) - NAMED:,} more" if len(spare) > NAMED else ""
+        return f"may replace hosts that fail by the spare {', '.join(spare[:NAMED])}{more}" if spare else ""
 
     def _able(self, listed: Sequence[Slot]) -> list[str]:
         return [host for host, slots in Counter(host for host, _ in listed).items() if slots >= self.each]

@@ -61,11 +61,14 @@ class Elastic:
 
     def run(self) -> int:
         """Train until the run is done. Returns the exit code of the last `neox train`."""
+        spare: str | None = None
         with self._signals():
             while True:
                 team = self._team()
                 if self._asked:
                     return STOPPED
+                if spare is None and (spare := self.shape.spare_in_words(self._listed)):
+                    echo(f"{self.name}: max-restarts {spare}", err=True)
                 self.record.note("start", world_size=len(team), slots=team.include(), restarts=self._restarts)
                 code, why = self._once(team)
                 if code == 0 or self._asked:

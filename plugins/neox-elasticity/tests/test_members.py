@@ -141,12 +141,16 @@ def test_no_more_restarts_than_allowed(tmp_path: Path, capsys: pytest.CaptureFix
 THREE = tuple((host, slot) for host in "abc" for slot in (0, 1))
 
 
-def test_a_spare_host_takes_the_place_of_one_that_failed_and_the_last_resort_is_one_that_did(tmp_path: Path) -> None:
+def test_a_spare_host_takes_the_place_of_one_that_failed_and_the_last_resort_is_one_that_did(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run, teams = supervisor(
         tmp_path, Hosts((1, THREE)), 6, 6, 6, 0, failure=KILLED, shape=WholeHosts(2, 2), most=3
     )  # always the first rank: the host at the top of the hostfile that has not failed
     assert run.run() == 0
     assert teams == ["a:0,1@b:0,1", "b:0,1@c:0,1", "a:0,1@c:0,1", "b:0,1@c:0,1"]
+    spare = [line for line in capfd.readouterr().err.splitlines() if "spare" in line]
+    assert spare == ["neox elastic: max-restarts may replace hosts that fail by the spare c"]
 
 
 def test_a_host_with_too_few_slots_is_no_spare() -> None:

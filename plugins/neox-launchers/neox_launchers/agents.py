@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from neox_core.contracts.host import LaunchCommand
-from neox_core.errors import ConfigError
+from neox_core.errors import ConfigError, UsageError
 from neox_core.interpreter import python
 from neox_core.plan.hosts import name_of
-from neox_core.plan.runfile import DIGEST, RunPlan, digest
+from neox_core.plan.runfile import DIGEST, RunPlan, digest, read_runfile
 from neox_launchers.environment import environment
 from neox_launchers.forwarding import forwarded
 from neox_launchers.host_settings import HostSettings
@@ -74,6 +75,24 @@ def login(plan: RunPlan) -> dict[str, str]:
                 hint="write one for all hosts, or write them into ~/.ssh/config and the bare names into the hostfile",
             )
     return {option: value for option, (value,) in found.items() if value}
+
+
+def ssh_options(plan: RunPlan) -> str:
+    """By which ssh logs in as the hostfile asks, notices a host that is lost, and names it."""
+    limit = settings_of(plan).host_timeout
+    alive = f"-oServerAliveInterval={max(1, limit // 4)} -oServerAliveCountMax=3"
+    options = (alive, f"-oConnectTimeout={limit}", "-oLogLevel=INFO")
+    return " ".join([*options, *(f"{option} {value}" for option, value in login(plan).items())])
+
+
+def read_plan(run_file: Path, *, shared: bool = True) -> RunPlan:
+    """The plan of a run. shared: on a host that may not see the file. Raises UsageError."""
+    if shared and not run_file.exists():
+        raise UsageError(
+            f"{socket.gethostname()} does not see {run_file.absolute()}",
+            hint="put the folder of the run on a file system that all hosts share",
+        )
+    return read_runfile(run_file, os.environ.get(DIGEST))
 
 
 def settings_of(plan: RunPlan) -> HostSettings:

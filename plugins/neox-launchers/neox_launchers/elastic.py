@@ -32,8 +32,8 @@ from attrs import define, evolve
 from neox_core.errors import UsageError, run_main
 from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
-from neox_core.plan.runfile import DIGEST, RunPlan, read_runfile
-from neox_launchers.agents import names, settings_of, some
+from neox_core.plan.runfile import RunPlan
+from neox_launchers.agents import names, read_plan, settings_of, some
 from neox_launchers.contents import contents
 from neox_launchers.environment import visible_devices
 from neox_launchers.failure import (
@@ -65,7 +65,7 @@ def main() -> int:
     """Start the ranks of this host, and restart them as torch's elastic agent does; returns the exit code."""
     run_file, log_dir = Path(sys.argv[1]), Path(sys.argv[2])
     by = sys.argv[3] if len(sys.argv) > 3 else None
-    plan = _read(run_file, shared=by is not None)
+    plan = read_plan(run_file, shared=by is not None)
     node = _number(by, names(plan)) if by else None
     host = plan.cluster.hosts[node or 0]
     topology = read_topology() if plan.cluster.nvlink_pairs else None
@@ -79,7 +79,7 @@ def main() -> int:
         say_to_first("here", str(node))
     beats = Heartbeats(host.slots)
     os.environ[VARIABLE] = beats.path
-    asked = threading.Event()
+    asked, cut_off = threading.Event(), threading.Event()
     meeting = None if node is None else _meeting(plan, run_file.parent, node, asked)
     agent = _agent(plan, run_file, log_dir, meeting)
     local, save = plan.checkpoint.save_folder, plan.checkpoint.save
@@ -88,11 +88,11 @@ def main() -> int:
     _pass_signals_on(agent, stalls, asked)
     threading.Thread(target=stalls.follow, daemon=True).start()
     if by and by.isdecimal():
-        _watch(_follow_stdin, agent)
+        _watch(_follow_stdin, agent, cut_off)
     else:  # which a daemon on this host has started, else `neox train` itself
         _watch(_follow_parent, None if by else os.environ.get("NEOX_SUPERVISOR"))
     if meeting is not None:
-        code = _as_one_of_several(agent, meeting, run_file.parent, plan, asked)
+        code = _as_one_of_several(agent, meeting, run_file.parent, plan, asked, cut_off)
         sys.stderr.flush()
         os._exit(code)  # the end of the interpreter aborts a thread that is inside a call to the store
     exits = agent.exits()
@@ -113,7 +113,9 @@ def _meeting(plan: RunPlan, run_dir: Path, node: int, asked: threading.Event) ->
     return Meeting(names(plan), node, cluster.master_addr, port, token, limit, asked, run_dir / STOP, packages)
 
 
-def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event) -> int:
+def _as_one_of_several(
+    agent: Agent, meeting: Meeting, run_dir: Path, plan: RunPlan, asked: threading.Event, cut_off: threading.Event
+) -> int:
     """Run the ranks, listen to the other hosts, and report how this one ended."""
     from neox_launchers.meeting import StoppedError
     from neox_launchers.neighbours import Neighbours
@@ -132,7 +134,7 @@ def _as_one_of_several(agent: Agent, meeting: Meeting, run_dir: Path, plan: RunP
     )
 
     def report(exits: Iterable[Exit] = ()) -> None:
-        by_user = asked.is_set() and not hosts.told and not hosts.lost
+        by_user = asked.is_set() and not cut_off.is_set() and not hosts.told and not hosts.lost
         with writing:  # of the threads that end this process, the first one
             if not reported.is_set():
                 write_report(run_dir, HostReport(meeting.node, tuple(exits), by_user, hosts.lost, hosts.broken))
@@ -166,15 +168,6 @@ def _number(by: str, hosts: list[str]) -> int:
     if not found:
         raise UsageError("mpirun does not say which of its processes this is", hint="launcher: pdsh")
     return int(found[0])
-
-
-def _read(run_file: Path, *, shared: bool) -> RunPlan:
-    if shared and not run_file.exists():
-        raise UsageError(
-            f"{socket.gethostname()} does not see {run_file.absolute()}",
-            hint="put the folder of the run on a file system that all hosts share",
-        )
-    return read_runfile(run_file, os.environ.get(DIGEST))
 
 
 def _agent(plan: RunPlan, run_file: Path, log_dir: Path, meeting: Meeting | None) -> Agent:
@@ -249,10 +242,11 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def _follow_stdin(agent: Agent) -> None:
+def _follow_stdin(agent: Agent, cut_off: threading.Event) -> None:
     """Stop the ranks and exit when the connection to the first machine is gone."""
     while os.read(0, 4096):
         continue
+    cut_off.set()
     Ending(agent).begin(lambda: None)
 
 

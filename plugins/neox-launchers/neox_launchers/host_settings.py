@@ -4,6 +4,7 @@ import shlex
 from typing import Any
 
 from attrs import frozen
+from attrs import validators as v
 
 from neox_core.api import setting
 from neox_launchers.settings import LauncherSettings
@@ -55,6 +56,18 @@ class HostSettings(LauncherSettings):
     def command(self, program: str, *options: str) -> tuple[str, ...]:
         """The program with these options and then those of the user."""
         return (self.launcher_program or program, *options, *shlex.split(self.launcher_args))
+
+
+@frozen
+class PdshSettings(HostSettings):
+    pdsh_tree_from: int = setting(
+        512,
+        help="From this number of hosts on, this machine logs in to the first host of each part only, and each of them "
+        "to the rest of its part, by ssh. A part has about the square root of all hosts. 0: never.",
+        unit="hosts",
+        check=v.ge(0),
+        changes="output",
+    )
 
 
 def _srun(help: str, origin: str = "gpt-neox") -> Any:

@@ -14,14 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
 from neox_core.plan.runfile import DIGEST, read_runfile
-from neox_launchers.agents import login, names, settings_of
+from neox_launchers.agents import names, settings_of, ssh_options
 from neox_launchers.failure import SECRET, STOP, clear_failures, telling, write_whole
 from neox_launchers.forwarding import forwarded, remove_private, write_private
 from neox_launchers.listening import Listener
@@ -58,7 +57,7 @@ def main() -> int:
         signal.signal(signum, ask)
     log_dir.mkdir(parents=True, exist_ok=True)
     with (log_dir / "hosts.log").open("w", encoding="utf-8") as log:
-        process = _start(argv, settings.host_timeout, login(plan))
+        process = _start(argv, ssh_options(plan))
         stderr = cast("IO[str]", process.stderr)
         reader = threading.Thread(target=listener.read, args=(stderr, log), daemon=True)
         reader.start()
@@ -83,10 +82,7 @@ def _write_token(run_dir: Path) -> None:
         opened.write(secrets.token_hex(16))
 
 
-def _start(argv: list[str], host_timeout: int, login: Mapping[str, str]) -> subprocess.Popen[str]:
-    every = max(1, host_timeout // 4)
-    options = f"-oServerAliveInterval={every} -oServerAliveCountMax=3 -oConnectTimeout={host_timeout} -oLogLevel=INFO"
-    options = " ".join([options, *(f"{option} {value}" for option, value in login.items())])
+def _start(argv: list[str], options: str) -> subprocess.Popen[str]:
     ssh = {name: " ".join(filter(None, (os.environ.get(name), options))) for name in SSH_VARIABLES}
     env, quiet, read = os.environ | PATIENT | ssh, subprocess.DEVNULL, subprocess.PIPE
     try:

@@ -15,7 +15,7 @@ from neox_launchers.failure import FAILED, MARK, STOP, read_reports, write_whole
 from neox_launchers.settings import LauncherSettings
 
 _OF_A_HOST = re.compile(
-    r"pdsh@[^:]*: (?P<pdsh>[^:]+): "
+    r"(?:pdsh|neox)@[^:]*: (?P<pdsh>[^:]+): "
     r"|srun: error: (?P<task>\S+): tasks? "
     r"|srun: error: Node failure on (?P<node>\S+)"
     r"|mpirun noticed that process rank \d+ with PID \d+ on node (?P<mpi>\S+) exited "

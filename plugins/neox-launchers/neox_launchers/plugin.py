@@ -19,7 +19,9 @@ def neox_launchers() -> list[Component]:
             "One process a rank on this machine, watched by torch's elastic agent",
             "settings:LauncherSettings",
         ),
-        _offer("pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh"),
+        _offer(
+            "pdsh", "pdsh:pdsh", "The same on each host of a hostfile, over ssh", settings="host_settings:PdshSettings"
+        ),
         _offer("openmpi", "mpi:openmpi", "The same on each host of a hostfile, by mpirun"),
         _offer("mvapich", "mpi:hydra", "The same by the mpirun of MVAPICH"),
         _offer("mpich", "mpi:hydra", "The same by the mpirun of MPICH"),

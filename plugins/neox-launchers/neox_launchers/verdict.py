@@ -13,6 +13,7 @@ from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import names, some
 from neox_launchers.failure import SHUTDOWN_S, HostReport, first_failure, read_reports, write_failure, write_whole
 from neox_launchers.listening import Listener
+from neox_launchers.pdsh import hint_of
 
 SURE = 1
 """Of `first_failure`: the rank crashed, hangs, or reported an error of its own."""
@@ -31,12 +32,12 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
     log, left = str(log_dir / "hosts.log"), [name for node, name in enumerate(hosts) if node not in reports]
     may_run = f"processes may still run on {some(left)}; " if overdue and left else ""
 
-    def blame(node: int | None, message: str, *, mistake: bool = False, asked: bool = False) -> int:
+    def blame(node: int | None, message: str, *, mistake: bool = False, asked: bool = False, hint: str = "") -> int:
         failure: dict[str, Any] = {
             "rank": sum(each.slots for each in plan.cluster.hosts[: node or 0]),
             "exit_code": -15 if asked else RankError.exit_code,
             "message": message,
-            "hint": f"{may_run}see the output of the hosts: {log}",
+            "hint": f"{hint}{may_run}see the output of the hosts: {log}",
             "users_mistake": mistake,
             "log": log,
             "asked": asked,
@@ -67,7 +68,12 @@ def judge(plan: RunPlan, run_dir: Path, log_dir: Path, code: int, listener: List
         return blame(None, "was asked to stop before the hosts had met", asked=True)
     reasons = listener.reasons()
     said = "; ".join(filter(None, (*reasons, overdue) if lost else (overdue, *reasons)))
-    return blame(hosts.index(lost) if lost in hosts else None, f"host {lost}: {said}" if lost else said, mistake=True)
+    if lost not in hosts:
+        return blame(None, f"host {lost}: {said}" if lost else said, mistake=True)
+    hint = hint_of(plan, lost) if lost in listener.missing() else ""
+    if listener.met:  # its agent has reported, since its connection ended
+        said = listener.of(lost) or said
+    return blame(hosts.index(lost), f"host {lost}: {said}", mistake=True, hint=hint)
 
 
 def _silent(reports: Mapping[int, HostReport]) -> tuple[int, float, str] | None:

@@ -312,13 +312,13 @@ def can_have_hosts() -> bool:
 def plan_for(
     folder: Path, launcher: str, hosts: Sequence[str] = (), port: int = 29500, address: str = "", **settings: Any
 ) -> RunPlan:
-    """Two ranks on the first host and one on the second, started by a launcher with these settings.
+    """Two ranks on the first host and one on each other, started by a launcher with these settings.
 
     address: of the first host, where its name is not one.
     """
     plan = example_plan(folder, ranks=[2, 1], port=port)
     if hosts:
-        places = tuple(Host(name, slots) for name, slots in zip(hosts, (2, 1), strict=True))
+        places = tuple(Host(name, 1 if number else 2) for number, name in enumerate(hosts))
         plan = evolve(
             plan,
             cluster=evolve(

@@ -97,8 +97,15 @@ def _counts(resolved: Resolved, plan: RunPlan) -> dict[str, int]:
         "groups": 2 + (4 if split else 0) + (1 if leaders > 1 else 0),
         "peers": block - 1 + leaders - 1,
         "store": ranks + hosts,
-        "logins": hosts if plan.launcher.name == "pdsh" and hosts > 1 else 0,
+        "logins": _logins(resolved, hosts) if plan.launcher.name == "pdsh" and hosts > 1 else 0,
     }
+
+
+def _logins(resolved: Resolved, hosts: int) -> int:
+    """Those to the first host of each part, where the hosts are a tree: a part has about the root of their number."""
+    (launcher,) = resolved.config.components("launcher")
+    least: int = launcher.settings.pdsh_tree_from
+    return ceil(hosts / (isqrt(hosts - 1) + 1)) if hosts >= least > 0 else hosts
 
 
 def _stored(resolved: Resolved, plan: RunPlan) -> list[tuple[int, int]]:

@@ -94,10 +94,12 @@ def test_zero_1_adds_a_cut_for_each_rank(tmp_path: Path) -> None:
 def test_connections_and_logins_by_hand(tmp_path: Path) -> None:
     found = scale(resolve(tmp_path, "1024x8", launcher="pdsh", train_batch_size=16384)).counts
     assert found["files"] == 3 * 8192 + 3 + (found["in_a_folder"] - 3 * 256 - 3)
-    assert (found["store"], found["logins"]) == (9216, 1024)
+    assert (found["store"], found["logins"]) == (9216, 32)
     assert found["peers"] == 90 + 90  # 8,192 ranks in 91 blocks of 91
     assert found["groups"] == 3  # all ranks, a block, and the first ranks of the blocks
     assert set(found) == set(NAMES)
+    flat = resolve(tmp_path, "1024x8", launcher="pdsh", train_batch_size=16384, **{"pdsh-tree-from": 0})
+    assert scale(flat).counts["logins"] == 1024
     few = scale(resolve(tmp_path, "1x8", launcher="slurm")).counts
     assert (few["store"], few["logins"], few["peers"], few["groups"]) == (9, 0, 7, 2)
 
