@@ -127,7 +127,7 @@ class ModelSection:
     )
     compile: bool = setting(
         False,
-        help="Compile the layers with torch.compile, for minutes at the start; docs/benchmarks.md has what steps then gain.",
+        help="Compile the layers with torch.compile, for minutes at the start. docs/benchmarks.md has what it gains.",
         changes="speed",
     )
     use_cpu_initialization: bool = setting(
