@@ -24,7 +24,7 @@ def load(folder: str | Path, device: str = "cpu") -> Model:
     """
     path_of(folder, "load: folder")
     if not isinstance(device, str):
-        raise UsageError(f"load: device is a text, such as \"cuda:1\", not {device!r:.80}")
+        raise UsageError(f'load: device is a text, such as "cuda:1", not {device!r:.80}')
     checkpoint, plan = saved_run(folder, load_plugins())
     from neox_interactive.model import load_model  # imports torch
 
