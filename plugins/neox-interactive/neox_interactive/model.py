@@ -33,6 +33,7 @@ class Model(nn.Module):
         self.tokenizer: Tokenizer | None = run.tokenizer
         self.plan: RunPlan = run.plan
         self.checkpoint: Path = run.checkpoint
+        self._vocab_size = run.vocab_size
         self.eval()
 
     @property
@@ -53,7 +54,7 @@ class Model(nn.Module):
         the tokenizer has ids. Raises UsageError for anything else, and for ids that the model does not have.
         """
         if isinstance(text, Tensor):
-            rows = self.plan.model.padded_vocab_size
+            rows = self._vocab_size
             if text.dim() != 2 or text.dtype != torch.int64 or not text.numel():
                 raise UsageError(f"logits are of int64 [batch, seq] ids, not {text.dtype} {list(text.shape)}")
             if not 0 <= int(text.min()) <= int(text.max()) < rows:

@@ -162,7 +162,7 @@ def test_wrong_arguments_of_generate(prompts: Any, options: dict[str, Any], said
 
     module = torch.nn.Module()
     module.new_cache = None
-    run: Any = SimpleNamespace(model=module, tokenizer=object(), plan=None, checkpoint=Path("none"))
+    run: Any = SimpleNamespace(model=module, tokenizer=object(), plan=None, checkpoint=Path("none"), vocab_size=8)
     with pytest.raises(UsageError, match=said):
         Model(run).generate(prompts, **options)
 
@@ -191,8 +191,9 @@ def test_logits_are_of_a_text_or_of_ids_that_the_model_has() -> None:
     torch = pytest.importorskip("torch")
     from neox_interactive.model import Model
 
-    plan = SimpleNamespace(model=SimpleNamespace(padded_vocab_size=8))
-    run: Any = SimpleNamespace(model=torch.nn.Module(), tokenizer=None, plan=plan, checkpoint=Path("none"))
+    run: Any = SimpleNamespace(
+        model=torch.nn.Module(), tokenizer=None, plan=None, checkpoint=Path("none"), vocab_size=8
+    )
     model = Model(run)
     for wrong, said in (
         (5, "of a text, or of ids in a tensor, not of 5"),
