@@ -23,12 +23,14 @@ KEEPS_NAN = "-fno-finite-math-only"
 def native_chunks(states: Tensor, matrix: Tensor) -> NativeChunks | None:
     """What computes the chunks of these states [tokens, width] and words [rows, width]; None where torch does.
 
-    The products are in fp32, of numbers in fp32 or bf16. On processors with AVX-512 torch does: it was not tried there.
+    The products are in fp32, of numbers in fp32 or bf16. Where the processor multiplies bf16, torch takes that.
     """
     plain = Tensor, torch.nn.Parameter  # a fake one has no memory
     if any(type(each) not in plain or each.device.type != "cpu" or not each.numel() for each in (states, matrix)):
         return None
-    if states.dtype not in (torch.float32, torch.bfloat16) or torch.cpu._is_avx512_supported():  # noqa: SLF001
+    if states.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    if states.dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001
         return None
     library = native(SOURCE, KEEPS_NAN)
     return None if library is None else NativeChunks(library, states.float(), matrix.float().contiguous())
