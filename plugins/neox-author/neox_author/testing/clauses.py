@@ -62,6 +62,16 @@ def hold(holds: object, clause: str) -> None:
     _HEARS.get()(clause, "")
 
 
+def hold_raises(kind: type[Exception], call: Callable[[], object], clause: str) -> None:
+    """Raise AssertionError with the clause, unless the call raises this kind of error."""
+    try:
+        call()
+    except kind:
+        hold(True, clause)
+    else:
+        hold(False, clause)
+
+
 def not_applicable(clause: str, why: str) -> None:
     """Say that a check leaves a clause out.
 
