@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +77,10 @@ def test_import_linter_looks_at_every_plugin() -> None:
     names = {path.name.replace("-", "_") for path in PLUGINS}
     assert set(config["root_packages"]) == {"neox_core", *names}
     assert set(config["contracts"][0]["layers"][0].split(" | ")) == names
+
+
+def test_a_checkout_adds_no_folder_to_those_that_imports_search() -> None:
+    """Each would be searched by every command: its packages are links in site-packages."""
+    command = [sys.executable, "-Ic", "import sys; print(*sys.path, sep='\\n')"]
+    searched = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert not {str(folder) for folder in (ROOT, *PLUGINS)} & set(searched)
