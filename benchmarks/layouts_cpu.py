@@ -40,7 +40,9 @@ def measure(name: str, layouts: list[str], repeats: int, data: Path, folder: Pat
     shape = evolve(SHAPES[name], micro_batch=BATCH)
     config = config_of(shape, WARM_UP + repeats * shape.steps + 1, data)
     runs = {
-        layout: neox_train(config | LAYOUTS[layout], folder / name / layout, {"OMP_NUM_THREADS": str(RANKS)})
+        layout: neox_train(
+            config | LAYOUTS[layout], folder / name / layout, {"OMP_NUM_THREADS": "2" if layout == ALONE else "1"}
+        )
         for layout in (ALONE, *layouts)
     }
     rates = take_turns(runs, WARM_UP, repeats, shape.steps, shape.tokens)

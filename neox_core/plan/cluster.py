@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -44,10 +45,7 @@ class ClusterShape:
         return data_parallel(config, self)
 
     def batch(self, config: Config) -> BatchPlan:
-        """The batch sizes, in samples: of a callback's planner, else those that follow from the config's.
-
-        Raises MisfitError.
-        """
+        """The batch sizes, in samples: of a callback's planner, else by the config's. Raises MisfitError."""
         copies = self.data_parallel(config)
         deciding = [each for each in config.components("callback") if each.entry.component.planner]
         if len(deciding) > 1:
@@ -83,12 +81,7 @@ def _entries(folder: Path, pattern: str) -> list[str]:
 
 def _visible(text: str) -> int:
     """CUDA reads the list up to its first entry that is not a device, such as -1."""
-    count = 0
-    for name in map(str.strip, text.split(",")):
-        if not name or name.startswith("-"):
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda name: name and name[0] != "-", map(str.strip, text.split(","))))
 
 
 def imagined(text: str) -> tuple[Machine, Pool]:
@@ -182,7 +175,7 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
         backend=shape.backend,
         master_addr=launch.master_addr or ("127.0.0.1" if names == ["localhost"] else names[0]),
         master_port=launch.master_port,
-        threads_per_rank=max(1, shape.num_cores // most) if shape.device == "cpu" else None,
+        threads_per_rank=_threads(shape.num_cores // most) if shape.device == "cpu" else None,
         local_rank=launch.local_rank,
         nvlink_pairs=launch.detect_nvlink_pairs,
         tensor_parallel=parallel.model_parallel_size,
@@ -190,3 +183,9 @@ def cluster_plan(config: Config, shape: ClusterShape) -> ClusterPlan:
         sequence_parallel=parallel.sequence_parallel,
         partition=parallel.pipe_partition_method,
     )
+
+
+def _threads(share: int) -> int:
+    """Of a rank on a CPU: those that the environment asks for, else its share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # the others are of nested regions
+    return int(asked) if asked.isdecimal() and int(asked) else max(1, share)

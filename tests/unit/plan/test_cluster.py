@@ -153,7 +153,16 @@ def test_where_the_ranks_meet(ranks: Any) -> None:
     assert ranks("", 0)[2].local_rank is None
 
 
-def test_cores_are_shared_out_on_a_cpu(ranks: Any) -> None:
+def test_cores_are_shared_out_on_a_cpu(ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert ranks("num_gpus: 3\n", 0, 8)[2].threads_per_rank == 2
     assert ranks("num_gpus: 3\n", 0, 2)[2].threads_per_rank == 1
     assert ranks("", 1)[2].threads_per_rank is None
+
+
+@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)])
+def test_a_rank_has_the_threads_that_the_environment_asks_for(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch, asked: str, threads: int
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert ranks("num_gpus: 3\n", 0, 8)[2].threads_per_rank == threads

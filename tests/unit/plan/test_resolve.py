@@ -118,7 +118,8 @@ def test_where_a_run_lives(prepare: Prepare) -> None:
     assert prepare("save=out/x", "save-interval=5").plan.run_dir == "out/x"
 
 
-def test_batch_and_ranks(prepare: Prepare) -> None:
+def test_batch_and_ranks(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     plan = prepare("num_gpus=2", "train_batch_size=24").plan
     assert (plan.batch.micro_batch, plan.batch.gradient_accumulation, plan.batch.data_parallel) == (4, 3, 2)
     assert plan.cluster.world_size == 2
