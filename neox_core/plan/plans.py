@@ -315,7 +315,7 @@ class ClusterPlan:
     backend: str = field(metadata=of("distributed_backend", derived="the device"))
     master_addr: str = field(metadata=of("master_addr", derived="the first host"))
     master_port: int
-    threads_per_rank: int | None = field(metadata=of(derived="OMP_NUM_THREADS, or the cores and ranks here"))
+    threads_per_rank: int | None = field(metadata=of(derived="OMP_NUM_THREADS, or the cores of this machine"))
     tensor_parallel: int = field(default=1, metadata=of("model_parallel_size"))
     pipeline_parallel: int = field(default=1, metadata=of("pipe_parallel_size"))
     sequence_parallel: bool = False
