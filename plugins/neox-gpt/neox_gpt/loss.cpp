@@ -2,13 +2,19 @@
 //
 // `loss_powers` takes the logits of a block while they are in cache to exp(logit - the block's highest) of each token,
 // and keeps those. `loss_gradients` takes them, scaled to probabilities, to both gradients: each logit is computed once
-// and exponentiated once. Products are in fp32. Threads share blocks and fixed runs of blocks, whose sums are added in
-// order, so the result does not depend on their number.
+// and exponentiated once. Products are of fp32, or of bf16 where the processor multiplies it, and added up in fp32.
+// Threads share blocks and fixed runs of blocks, whose sums are added in order, so the result does not depend on their
+// number.
+//
+// A product takes its operands in units of 32 bits: a number of fp32, or two of bf16 that are neighbours in the sum.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16, HIGH = 12;
@@ -24,6 +30,10 @@ constexpr long DEEP = 256;       // of the width, at once
 
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef int32_t unit __attribute__((may_alias));
+typedef float real __attribute__((may_alias));
+typedef uint16_t half __attribute__((may_alias));  // bf16
 
 static inline vec load(const float *p) { return *(const vec *)p; }
 static inline void store(float *p, vec x) { *(vec *)p = x; }
@@ -47,9 +57,29 @@ static inline vec power(vec x) {
     return p * (vec)bits;
 }
 
-// c [high, WIDE] (+)= a [high, deep] b [deep, WIDE]; the strides of a are given, b is packed.
-template <int high>
-static inline void tile(const float *a, long a_row, long a_step, const float *b, long deep, float *c, long c_row,
+#if defined(__AVX512BF16__)
+// By hand, since GCC 12 stores each sum to memory after each such product.
+static inline void add_pairs(vec &sum, vec a, vec b) { asm("vdpbf16ps %1, %2, %0" : "+v"(sum) : "v"(a), "v"(b)); }
+static inline halves rounded(vec x) { return (halves)_mm512_cvtneps_pbh((__m512)x); }
+constexpr bool NARROW = true;
+#else
+static inline void add_pairs(vec &, vec, vec) {}
+static inline halves rounded(vec) { return halves{}; }
+constexpr bool NARROW = false;
+#endif
+static inline ints widened(halves x) { return __builtin_convertvector(x, ints); }
+static inline vec number(halves x) { return (vec)(widened(x) << 16); }
+static inline half rounded(float x) { return rounded(vec{} + x)[0]; }
+
+// Units of so many numbers that are added up.
+template <bool narrow>
+constexpr long units(long count) {
+    return narrow ? (count + 1) / 2 : count;
+}
+
+// c [high, WIDE] (+)= a [high, deep] b [deep, WIDE], in units; the strides of a are given, b is packed.
+template <bool narrow, int high>
+static inline void tile(const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
                         bool add) {
     vec sum[high][2];
 #pragma GCC unroll 16
@@ -58,12 +88,18 @@ static inline void tile(const float *a, long a_row, long a_step, const float *b,
         __builtin_prefetch(c + i * c_row, 1);
     }
     for (long k = 0; k < deep; ++k) {
-        const vec b0 = load(b + k * WIDE), b1 = load(b + k * WIDE + LANES);
+        const vec b0 = *(const vec *)(b + k * WIDE), b1 = *(const vec *)(b + k * WIDE + LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < high; ++i) {
-            const vec x = vec{} + a[i * a_row + k * a_step];
-            sum[i][0] += x * b0;
-            sum[i][1] += x * b1;
+            const unit *at = a + i * a_row + k * a_step;
+            const vec x = narrow ? (vec)(ints{} + *at) : vec{} + *(const real *)at;
+            if constexpr (narrow) {
+                add_pairs(sum[i][0], x, b0);
+                add_pairs(sum[i][1], x, b1);
+            } else {
+                sum[i][0] += x * b0;
+                sum[i][1] += x * b1;
+            }
         }
     }
 #pragma GCC unroll 16
@@ -75,86 +111,100 @@ static inline void tile(const float *a, long a_row, long a_step, const float *b,
         }
 }
 
-template <int high>
-static void tiles(long left, const float *a, long a_row, long a_step, const float *b, long deep, float *c, long c_row,
+template <bool narrow, int high>
+static void tiles(long left, const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
                   bool add) {
     if constexpr (high > 0) {
-        if (left >= high) tile<high>(a, a_row, a_step, b, deep, c, c_row, add);
-        else tiles<high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
+        if (left >= high) tile<narrow, high>(a, a_row, a_step, b, deep, c, c_row, add);
+        else tiles<narrow, high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
     }
 }
 
-// c [rows, columns <= WIDE] (+)= a b for one packed panel b.
-static void panel(long rows, long columns, const float *a, long a_row, long a_step, const float *b, long deep, float *c,
-                  long c_row, bool add) {
+// c [rows, columns <= WIDE] (+)= a b for one packed panel b. a: rows of `a_row` units, or packed, panels of HIGH rows.
+template <bool narrow>
+static void panel(long rows, long columns, const unit *a, long a_row, const unit *b, long deep, float *c, long c_row,
+                  bool add) {
+    const bool packed = a_row == 0;
     float part[HIGH * WIDE];
     for (long i = 0; i < rows; i += HIGH) {
-        const long high = std::min<long>(HIGH, rows - i);
+        const unit *from = a + i * (packed ? deep : a_row);
+        const long high = std::min<long>(HIGH, rows - i), row = packed ? 1 : a_row, step = packed ? HIGH : 1;
         if (columns == WIDE) {
-            tiles<HIGH>(high, a + i * a_row, a_row, a_step, b, deep, c + i * c_row, c_row, add);
+            tiles<narrow, HIGH>(high, from, row, step, b, deep, c + i * c_row, c_row, add);
             continue;
         }
         for (long r = 0; add && r < high; ++r) std::copy_n(c + (i + r) * c_row, columns, part + r * WIDE);
-        tiles<HIGH>(high, a + i * a_row, a_row, a_step, b, deep, part, WIDE, add);
+        tiles<narrow, HIGH>(high, from, row, step, b, deep, part, WIDE, add);
         for (long r = 0; r < high; ++r) std::copy_n(part + r * WIDE, columns, c + (i + r) * c_row);
     }
 }
 
-// Columns of x [rows, columns] as panels [rows, WIDE], zeros beyond the last.
-static void pack(const float *x, long rows, long columns, float *out) {
-    for (long j = 0; j < columns; j += WIDE)
-        for (long i = 0; i < rows; ++i, out += WIDE) {
-            const long count = std::min<long>(WIDE, columns - j);
-            std::memcpy(out, x + i * columns + j, count * 4);
-            std::memset(out + count, 0, (WIDE - count) * 4);
+// x [rows, columns] as panels of `wide` columns, [units of rows, wide], zeros beyond the last row and column.
+template <bool narrow, int wide>
+static void pack(const void *x, long rows, long columns, unit *out, unit *line) {
+    const long deep = units<narrow>(rows);
+    for (long u = 0; u < deep; ++u) {
+        const unit *from = (const unit *)x + u * columns;
+        if (narrow) {
+            const half *one = (const half *)x + 2 * u * columns, *other = one + columns;
+            if (2 * u + 1 < rows)
+                for (long j = 0; j < columns; ++j) line[j] = one[j] | (uint32_t)other[j] << 16;
+            else
+                for (long j = 0; j < columns; ++j) line[j] = one[j];
+            from = line;
         }
+        long j = 0;
+        for (; j + wide <= columns; j += wide) std::memcpy(out + j * deep + u * wide, from + j, wide * 4);
+        if (j < columns) {
+            std::memcpy(out + j * deep + u * wide, from + j, (columns - j) * 4);
+            std::memset(out + j * deep + u * wide + columns - j, 0, (wide - columns + j) * 4);
+        }
+    }
 }
 
 static long up(long x, long step) { return (x + step - 1) / step * step; }
-static float *room(long count) { return (float *)std::aligned_alloc(64, up(count * 4, 64)); }
+static unit *room(long count) { return (unit *)std::aligned_alloc(64, up(count * 4, 64)); }
 
-extern "C" {
-
-long loss_step() { return WIDE; }
-long loss_blocks(long rows) { return (rows + ROWS - 1) / ROWS; }
-
-// states: [tokens, width], weight: [rows, width], labels: [tokens], a row or -1. tokens: a multiple of loss_step().
-// powers: [rows, tokens], or null where no gradient is taken. highest, total: [blocks, tokens]. own: [tokens], the
-// logit of the label where it is one of the rows.
-int loss_powers(const float *states, const float *weight, const int64_t *labels, long tokens, long rows, long width,
-                float *powers, float *highest, float *total, float *own, int threads) {
-    float *turned = room(tokens * width);  // panels of tokens, [width, WIDE] each
+// See loss_powers.
+template <bool narrow>
+static int powers_of(const unit *states, const unit *weight, const int64_t *labels, long tokens, long rows, long width,
+                     void *powers, float *highest, float *total, float *own, int threads) {
+    const long deep = units<narrow>(width), blocks = (rows + ROWS - 1) / ROWS;
+    unit *turned = room(tokens * deep);  // panels of tokens, [deep, WIDE] each
     if (!turned) return 1;
     for (long t = 0; t < tokens; ++t)
-        for (long k = 0; k < width; ++k) turned[(t / WIDE * width + k) * WIDE + t % WIDE] = states[t * width + k];
-    const long blocks = loss_blocks(rows);
+        for (long k = 0; k < deep; ++k) turned[(t / WIDE * deep + k) * WIDE + t % WIDE] = states[t * deep + k];
+    const bool apart = narrow || !powers;
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
-        float *mine = powers ? nullptr : room(ROWS * tokens);
-        failed |= !powers && !mine;
+        float *mine = apart ? (float *)room(ROWS * tokens) : nullptr;
+        failed |= apart && !mine;
 #pragma omp for schedule(dynamic, 1)
         for (long block = 0; block < blocks; ++block) {
             if (failed) continue;
             const long first = block * ROWS, count = std::min(ROWS, rows - first);
-            float *logits = powers ? powers + first * tokens : mine;
-            for (long k = 0; k < width; k += DEEP)
+            float *logits = apart ? mine : (float *)powers + first * tokens;
+            half *kept = powers ? (half *)powers + first * tokens : nullptr;
+            for (long k = 0; k < deep; k += DEEP)
                 for (long t = 0; t < tokens; t += WIDE)
-                    panel(count, WIDE, weight + first * width + k, width, 1, turned + t * width + k * WIDE,
-                          std::min(DEEP, width - k), logits + t, tokens, k > 0);
+                    panel<narrow>(count, WIDE, weight + first * deep + k, deep, turned + t * deep + k * WIDE,
+                                  std::min(DEEP, deep - k), logits + t, tokens, k > 0);
             for (long t = 0; t < tokens; ++t)
                 if (labels[t] >= first && labels[t] < first + count) own[t] = logits[(labels[t] - first) * tokens + t];
-            for (long t = 0; t < tokens; t += LANES) {
-                vec most = load(logits + t), sum{};
-                for (long v = 1; v < count; ++v) most = higher(most, load(logits + v * tokens + t));
-                for (long v = 0; v < count; ++v) {
-                    const vec x = power(load(logits + v * tokens + t) - most);
-                    store(logits + v * tokens + t, x);
-                    sum += x;
+            float *most = highest + block * tokens, *sum = total + block * tokens;
+            std::copy_n(logits, tokens, most);
+            std::fill_n(sum, tokens, 0.0f);
+            for (long v = 1; v < count; ++v)
+                for (long t = 0; t < tokens; t += LANES)
+                    store(most + t, higher(load(most + t), load(logits + v * tokens + t)));
+            for (long v = 0; v < count; ++v)
+                for (long t = 0; t < tokens; t += LANES) {
+                    const vec x = power(load(logits + v * tokens + t) - load(most + t));
+                    if (!narrow) store(logits + v * tokens + t, x);
+                    else if (kept) *(halves *)(kept + v * tokens + t) = rounded(x);
+                    store(sum + t, load(sum + t) + x);
                 }
-                store(highest + block * tokens + t, most);
-                store(total + block * tokens + t, sum);
-            }
         }
         std::free(mine);
     }
@@ -162,56 +212,110 @@ int loss_powers(const float *states, const float *weight, const int64_t *labels,
     return failed;
 }
 
-// scale: [blocks, tokens], what makes probabilities of the powers, 0 where a token does not count.
-// grad_states: [tokens, width]. grad_weight: [rows, width], added to; or null.
-int loss_gradients(const float *states, const float *weight, const int64_t *labels, const float *scale, long tokens,
-                   long rows, long width, const float *powers, float *grad_states, float *grad_weight, int threads) {
-    const long blocks = loss_blocks(rows), padded = up(width, WIDE);
-    const long runs = std::min(RUNS, blocks);
-    float *packed = room(tokens * padded), *sums = room(runs * tokens * width);
+// The powers [count, tokens] of a block times `scale` [tokens], in rows and in panels of WIDE tokens.
+template <bool narrow>
+static void probabilities(const void *powers, const float *scale, const float *less, const int64_t *labels, long tokens,
+                          long first, long count, unit *by_row, unit *by_panel) {
+    const long deep = units<narrow>(count);
+    for (long u = 0; u < deep; ++u)
+        for (long t = 0; t < tokens; t += LANES) {
+            unit *out = by_panel + (t / WIDE * deep + u) * WIDE + t % WIDE;
+            const vec by = load(scale + t);
+            if (!narrow) {
+                const vec x = load((const float *)powers + u * tokens + t) * by;
+                *(vec *)(by_row + u * tokens + t) = *(vec *)out = x;
+                continue;
+            }
+            const half *from = (const half *)powers + 2 * u * tokens + t;
+            half *row = (half *)by_row + 2 * u * tokens + t;
+            const halves one = rounded(number(*(const halves *)from) * by);
+            halves other{};
+            *(halves *)row = one;
+            if (2 * u + 1 < count) *(halves *)(row + tokens) = other = rounded(number(*(const halves *)(from + tokens)) * by);
+            *(ints *)out = widened(one) | widened(other) << 16;
+        }
+    for (long t = 0; t < tokens; ++t) {
+        const long v = labels[t] - first;
+        if (v < 0 || v >= count) continue;
+        unit *at = by_panel + (t / WIDE * deep + units<narrow>(v + 1) - 1) * WIDE + t % WIDE;
+        if (narrow) ((half *)by_row)[v * tokens + t] = ((half *)at)[v % 2] = rounded(less[t]);
+        else *(real *)(by_row + v * tokens + t) = *(real *)at -= 1.0f;
+    }
+}
+
+// See loss_gradients.
+template <bool narrow>
+static int gradients_of(const void *states, const void *weight, const int64_t *labels, const float *scale,
+                        const float *less, long tokens, long rows, long width, const void *powers, float *grad_states,
+                        float *grad_weight, int threads) {
+    const long blocks = (rows + ROWS - 1) / ROWS, runs = std::min(RUNS, blocks);
+    const long row = units<narrow>(tokens), size = narrow ? 2 : 4;
+    unit *packed = room(up(width, WIDE) * row + width);
+    float *sums = (float *)room(runs * width * tokens);  // of each run [width, tokens]
     int failed = !packed || !sums;
-    if (!failed) pack(states, tokens, width, packed);
+    if (!failed) pack<narrow, WIDE>(states, tokens, width, packed, packed + up(width, WIDE) * row);
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
-        float *probs = room(ROWS * tokens), *panels = room(ROWS * padded);
-        failed |= !probs || !panels;
+        const long of_words = up(width, HIGH) * ROWS;
+        unit *by_row = room(2 * ROWS * tokens), *by_panel = by_row + ROWS * tokens;
+        unit *words = room(of_words + width);
+        failed |= !by_row || !words;
 #pragma omp for schedule(dynamic, 1)
         for (long run = 0; run < runs; ++run) {
             if (failed) continue;
-            float *sum = sums + run * tokens * width;
+            float *sum = sums + run * width * tokens;
             const long begin = run * blocks / runs, end = (run + 1) * blocks / runs;
             for (long block = begin; block < end; ++block) {
-                const long first = block * ROWS, count = std::min(ROWS, rows - first);
-                const float *given = powers + first * tokens, *of_block = scale + block * tokens;
-                for (long v = 0; v < count; ++v)
-                    for (long t = 0; t < tokens; t += LANES)
-                        store(probs + v * tokens + t, load(given + v * tokens + t) * load(of_block + t));
-                for (long t = 0; t < tokens; ++t)
-                    if (labels[t] >= first && labels[t] < first + count)
-                        probs[(labels[t] - first) * tokens + t] -= 1.0f;
-                pack(weight + first * width, count, width, panels);
-                for (long j = 0; j < width; j += WIDE)
-                    panel(tokens, std::min<long>(WIDE, width - j), probs, 1, tokens, panels + j * count, count, sum + j,
-                          width, block > begin);
+                const long first = block * ROWS, count = std::min(ROWS, rows - first), deep = units<narrow>(count);
+                probabilities<narrow>((const char *)powers + first * tokens * size, scale + block * tokens, less,
+                                      labels, tokens, first, count, by_row, by_panel);
+                pack<narrow, HIGH>((const char *)weight + first * width * size, count, width, words, words + of_words);
+                for (long t = 0; t < tokens; t += WIDE)
+                    panel<narrow>(width, WIDE, words, 0, by_panel + t * deep, deep, sum + t, tokens, block > begin);
                 if (grad_weight)
                     for (long j = 0; j < width; j += WIDE)
-                        panel(count, std::min<long>(WIDE, width - j), probs, tokens, 1, packed + j * tokens, tokens,
-                              grad_weight + first * width + j, width, true);
+                        panel<narrow>(count, std::min<long>(WIDE, width - j), by_row, row, packed + j * row, row,
+                                      grad_weight + first * width + j, width, true);
             }
         }
-        std::free(probs);
-        std::free(panels);
+        std::free(by_row);
+        std::free(words);
 #pragma omp for schedule(static)
-        for (long t = 0; t < tokens; ++t) {
+        for (long k = 0; k < width; ++k) {
             if (failed) continue;
-            float *sum = grad_states + t * width;
-            std::copy_n(sums + t * width, width, sum);
+            float *sum = grad_states + k * tokens;
+            std::copy_n(sums + k * tokens, tokens, sum);
             for (long run = 1; run < runs; ++run)
-                for (long k = 0; k < width; ++k) sum[k] += sums[(run * tokens + t) * width + k];
+                for (long t = 0; t < tokens; ++t) sum[t] += sums[(run * width + k) * tokens + t];
         }
     }
     std::free(packed);
     std::free(sums);
     return failed;
+}
+
+extern "C" {
+
+long loss_step() { return WIDE; }
+long loss_blocks(long rows) { return (rows + ROWS - 1) / ROWS; }
+int loss_of_bf16() { return NARROW; }
+
+// states: [tokens, width], weight: [rows, width], both of fp32 or, if narrow, of bf16. labels: [tokens], a row or -1.
+// tokens: a multiple of loss_step(); width: if narrow, even. powers: [rows, tokens], like the states, or null where no
+// gradient is taken. highest, total: [blocks, tokens]. own: [tokens], the logit of the label where it is one of the
+// rows.
+int loss_powers(const void *states, const void *weight, const int64_t *labels, long tokens, long rows, long width,
+                void *powers, float *highest, float *total, float *own, int threads, int narrow) {
+    return (narrow ? powers_of<NARROW> : powers_of<false>)((const unit *)states, (const unit *)weight, labels, tokens,
+                                                           rows, width, powers, highest, total, own, threads);
+}
+
+// scale: [blocks, tokens], what makes probabilities of the powers, 0 where a token does not count. less: [tokens], if
+// narrow the label's probability less 1. grad_states: [width, tokens]. grad_weight: [rows, width], added to; or null.
+int loss_gradients(const void *states, const void *weight, const int64_t *labels, const float *scale, const float *less,
+                   long tokens, long rows, long width, const void *powers, float *grad_states, float *grad_weight,
+                   int threads, int narrow) {
+    return (narrow ? gradients_of<NARROW> : gradients_of<false>)(states, weight, labels, scale, less, tokens, rows,
+                                                                 width, powers, grad_states, grad_weight, threads);
 }
 }

@@ -23,32 +23,39 @@ KEEPS_NAN = "-fno-finite-math-only"
 def native_chunks(states: Tensor, matrix: Tensor) -> NativeChunks | None:
     """What computes the chunks of these states [tokens, width] and words [rows, width]; None where torch does.
 
-    The products are in fp32, of numbers in fp32 or bf16. Where the processor multiplies bf16, torch takes that.
+    The products are of numbers in bf16 where the processor multiplies those by AVX-512, else in fp32, of numbers in
+    fp32 or bf16. Torch has the faster products where a processor multiplies whole tiles of bf16.
     """
     plain = Tensor, torch.nn.Parameter  # a fake one has no memory
     if any(type(each) not in plain or each.device.type != "cpu" or not each.numel() for each in (states, matrix)):
         return None
     if states.dtype not in (torch.float32, torch.bfloat16):
         return None
-    if states.dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001
+    narrow = states.dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()  # noqa: SLF001
+    if narrow and (states.shape[1] % 2 or torch.cpu._is_amx_tile_supported()):  # noqa: SLF001
         return None
     library = native(SOURCE, KEEPS_NAN)
-    return None if library is None else NativeChunks(library, states.float(), matrix.float().contiguous())
+    if library is None or (narrow and not library.loss_of_bf16()):
+        return None
+    if narrow:
+        return NativeChunks(library, states, matrix.contiguous(), narrow)
+    return NativeChunks(library, states.float(), matrix.float().contiguous(), narrow)
 
 
 @define(eq=False)
 class NativeChunks:
-    """states: [tokens, width], matrix: [rows, width], of a tensor-parallel rank its rows; both fp32."""
+    """states: [tokens, width], matrix: [rows, width], of a tensor-parallel rank its rows. narrow: bf16, else fp32."""
 
     library: CDLL
     states: Tensor
     matrix: Tensor
+    narrow: bool
     _powers: Tensor | None = None
 
     def size(self, wished: int) -> int:
-        """Tokens of a chunk: a multiple of what the code takes at once, and at most `wished` if that is enough."""
+        """Tokens of a chunk, a multiple of what the code takes at once; twice `wished`, as torch keeps two copies."""
         step = int(self.library.loss_step())
-        return max(step, wished // step * step)
+        return max(step, 2 * wished // step * step)
 
     def losses(
         self,
@@ -65,7 +72,7 @@ class NativeChunks:
         states; the chunk's part is written. grad_matrix: like the matrix; added to.
         """
         count, step, rows = len(labels), int(self.library.loss_step()), self.matrix.shape[0]
-        states, labels, kept = _filled(self.states[part], labels, kept, self.size(count + step - 1))
+        states, labels, kept = _filled(self.states[part], labels, kept, (count + step - 1) // step * step)
         size = len(states)
         _let_profilers_count(count, self.matrix)
         powers = None if grad_states is None else self._powers_of(rows * size)
@@ -80,23 +87,23 @@ class NativeChunks:
         if tensor.size > 1:
             whole, own = tensor.add_up(torch.stack([whole, own]))
         if grad_states is not None:
-            scale = shares.div_(whole).mul_(kept)
-            grad = torch.empty_like(states)
-            self._run("loss_gradients", (states, self.matrix, labels, scale), (powers, grad, grad_matrix))
-            grad_states[part] = grad[:count]
+            scale, less = shares.div_(whole).mul_(kept), (own - top).exp_().div_(whole).sub_(1)
+            grad = torch.empty(self.matrix.shape[1], size)
+            self._run("loss_gradients", (states, self.matrix, labels, scale, less), (powers, grad, grad_matrix))
+            grad_states[part] = grad.T[:count]
         return (top - own + whole.log())[:count]
 
     def _powers_of(self, count: int) -> Tensor:
         """Room for them, which the first chunk makes: none is larger."""
         if self._powers is None:
-            self._powers = torch.empty(count)
+            self._powers = torch.empty(count, dtype=self.matrix.dtype)
         return self._powers
 
     def _run(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor | None]) -> None:
         """A function of the library. read: the states come first. Raises MemoryError where it got none."""
         sizes = map(c_long, (len(read[0]), *self.matrix.shape))
-        before, after = map(_places, (read, written))
-        if getattr(self.library, name)(*before, *sizes, *after, c_int(torch.get_num_threads())):
+        before, after, threads = _places(read), _places(written), c_int(torch.get_num_threads())
+        if getattr(self.library, name)(*before, *sizes, *after, threads, c_int(self.narrow)):
             raise MemoryError("no memory for a chunk of the cross-entropy")
 
 
@@ -107,7 +114,7 @@ def _let_profilers_count(tokens: int, matrix: Tensor) -> None:
     """
     by_deepspeed = F.linear is not torch._C._nn.linear  # which it replaces while it counts  # noqa: SLF001
     if by_deepspeed or torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled():  # noqa: SLF001
-        F.linear(torch.empty(tokens, matrix.shape[1], device="meta"), torch.empty_like(matrix, device="meta"))
+        F.linear(matrix.new_empty(tokens, matrix.shape[1], device="meta"), torch.empty_like(matrix, device="meta"))
 
 
 def _filled(states: Tensor, labels: Tensor, kept: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
