@@ -32,7 +32,7 @@ def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) ->
     row = (
         datetime.now(timezone.utc).date().isoformat(),
         COMMIT,
-        _machine(),
+        machine(),
         _versions(),
         benchmark,
         case,
@@ -51,7 +51,7 @@ def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) ->
     print(f"{benchmark:12} {case:32} {median:>10} {unit}  ({p20} .. {p80}, {len(values)} runs)")
 
 
-def _machine() -> str:
+def machine() -> str:
     names = (
         [
             line.partition(":")[2].strip()

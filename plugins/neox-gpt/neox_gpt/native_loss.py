@@ -53,9 +53,9 @@ class NativeChunks:
     _powers: Tensor | None = None
 
     def size(self, wished: int) -> int:
-        """Tokens of a chunk, a multiple of what the code takes at once; twice `wished`, as torch keeps two copies."""
+        """Tokens of a chunk, a multiple of what the code takes at once; in bf16 about twice those that are wished."""
         step = int(self.library.loss_step())
-        return max(step, 2 * wished // step * step)
+        return max(step, wished * (1 + self.narrow) // step * step)
 
     def losses(
         self,
