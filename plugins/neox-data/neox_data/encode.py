@@ -8,11 +8,13 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from attrs import define, frozen
@@ -22,15 +24,17 @@ from neox_core.errors import DataError, in_words
 from neox_core.plan.runfile import ComponentRef
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from numpy.typing import NDArray
 
 
 T = TypeVar("T")
 _Encoded = Generator[tuple[T, list["Encoded"]], None, None]
-AHEAD = 3
-"""Batches for each process that are being worked on, or wait to be written."""
+_Answer = tuple["NDArray[np.int32]", list[int], list[tuple[int, ...] | None]] | Exception
+"""Ids of all texts of a batch, tokens of each text, sentences of each; or what was raised."""
+QUEUED = 2
+"""Batches that a process has at once: it finds the next one there when it has finished one."""
+AHEAD, AHEAD_CHARACTERS = 3, 1 << 20
+"""For each process, batches that may be unfinished or wait to be written; more of them while they are so small."""
 
 
 @frozen(eq=False)
@@ -64,23 +68,64 @@ class Encoder:
             for label, texts in batches:
                 yield label, encode(texts)
             return
-        others: list[_Other] = []
-        waiting: deque[tuple[T, _Other]] = deque()
+        others, labels = _Others(self), deque[T]()
         try:
-            for count, (label, texts) in enumerate(batches):
-                if count < self.workers:  # no more than there are batches
-                    others.append(_Other(self.tokenizer, self.ftfy, self.sentences))
-                other = others[count % self.workers]
-                other.send(texts)
-                waiting.append((label, other))
-                if len(waiting) >= AHEAD * self.workers:
-                    done, first = waiting.popleft()
-                    yield done, first.receive()
-            for done, first in waiting:
-                yield done, first.receive()
+            for label, texts in batches:
+                while not others.have_room():
+                    for encoded in others.finished():
+                        yield labels.popleft(), encoded
+                others.send(texts)
+                labels.append(label)
+            while labels:
+                for encoded in others.finished():
+                    yield labels.popleft(), encoded
         finally:  # Ctrl-C as well, and leaving: what they work on is not wanted any more
-            for other in others:
-                other.end()
+            others.end()
+
+
+class _Others:
+    """The processes. A batch goes to the one that has the fewest, and what comes back is put in order.
+
+    No process waits for another one: a turn for each would hold all back to the longest batch of every round.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._others: list[_Other] = []
+        self._answers: dict[int, _Answer] = {}  # those that came before their turn
+        self._sizes: deque[int] = deque()  # of those that were sent and not taken
+        self._taken = 0
+
+    def have_room(self) -> bool:
+        """Whether a batch may be sent before another one has finished."""
+        workers = self._encoder.workers
+        if len(self._sizes) >= AHEAD * workers and sum(self._sizes) >= AHEAD_CHARACTERS * workers:
+            return False
+        return len(self._others) < workers or min(len(other.waiting) for other in self._others) < QUEUED
+
+    def send(self, texts: Sequence[str]) -> None:
+        if len(self._others) < self._encoder.workers:  # no more than there are batches
+            self._others.append(_Other(self._encoder))
+        least = min(self._others, key=lambda other: len(other.waiting))
+        least.send(self._taken + len(self._sizes), texts)
+        self._sizes.append(sum(map(len, texts)))
+
+    def finished(self) -> Iterator[list[Encoded]]:
+        """Wait for an answer. Then those whose turn it is. Raises what encoding them raised."""
+        busy = {other.connection: other for other in self._others if other.waiting}
+        for connection in wait(list(busy)):
+            self._answers |= busy[cast("Connection", connection)].receive()
+        while self._taken in self._answers:
+            answer = self._answers.pop(self._taken)
+            if isinstance(answer, Exception):
+                raise answer
+            self._taken += 1
+            self._sizes.popleft()
+            yield _apart(*answer)
+
+    def end(self) -> None:
+        for other in self._others:
+            other.end()
 
 
 class _Other:
@@ -90,31 +135,34 @@ class _Other:
     leaves the pool waiting for ever.
     """
 
-    def __init__(self, tokenizer: ComponentRef, ftfy: bool, sentences: str | None) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         spawn = get_context("spawn")
-        self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, json.dumps(tokenizer.plain()), ftfy, sentences))
+        self.connection, theirs = spawn.Pipe()
+        self.waiting: deque[int] = deque()
+        """Numbers of the batches that were sent and are not answered yet."""
+        given = json.dumps(encoder.tokenizer.plain()), encoder.ftfy, encoder.sentences
+        self._process = spawn.Process(target=_serve, args=(theirs, *given))
         self._process.start()
         theirs.close()
 
-    def send(self, texts: Sequence[str]) -> None:
-        with suppress(OSError):  # it died: `receive` says so, after what it had finished
-            self._connection.send(texts)
+    def send(self, number: int, texts: Sequence[str]) -> None:
+        self.waiting.append(number)
+        with suppress(OSError):  # it died: `receive` reports that, after what it had finished
+            self.connection.send(texts)
 
-    def receive(self) -> list[Encoded]:
-        """What became of the texts that were sent first of those left. Raises what encoding them raised."""
+    def receive(self) -> dict[int, _Answer]:
+        """By number, what became of the batch that was sent first; of all that are left where the process died."""
         try:
-            answer: list[Encoded] | Exception = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise DataError(
-                "a process that encodes text died", hint="check whether memory ran out; use fewer --workers"
-            ) from error
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+            answer: _Answer = self.connection.recv()
+        except (EOFError, OSError):
+            hint = "check whether memory ran out; use fewer --workers"
+            died = DataError("a process that encodes text died", hint=hint)
+            numbers, self.waiting = self.waiting, deque()
+            return dict.fromkeys(numbers, died)
+        return {self.waiting.popleft(): answer}
 
     def end(self) -> None:
-        self._connection.close()
+        self.connection.close()
         self._process.kill()
         self._process.join()
 
@@ -164,13 +212,25 @@ def _serve(connection: Connection, reference: str, ftfy: bool, sentences: str | 
     work: _Work | None = None
     while True:
         texts = received.get()
-        answer: list[Encoded] | Exception
+        answer: _Answer
         try:
             work = work or _Work(ComponentRef(**json.loads(reference)), ftfy, sentences)
-            answer = work(texts)
+            answer = _together(work(texts))
         except Exception as error:  # noqa: BLE001, for the other process to raise; its traceback cannot be sent
             answer = in_words(error) or RuntimeError("".join(traceback.format_exception(error)))
         connection.send(answer)
+
+
+def _together(encoded: Sequence[Encoded]) -> _Answer:
+    """One array for all texts, which takes less time to send than many."""
+    ids = [each.ids for each in encoded]
+    lengths, sentences = list(map(len, ids)), [each.sentences for each in encoded]
+    return np.concatenate([np.empty(0, np.int32), *ids]), lengths, sentences
+
+
+def _apart(ids: NDArray[np.int32], lengths: list[int], sentences: list[tuple[int, ...] | None]) -> list[Encoded]:
+    ends = zip(accumulate(lengths), lengths, sentences, strict=True)
+    return [Encoded(ids[end - length : end], apart) for end, length, apart in ends]
 
 
 def _receive(connection: Connection, received: SimpleQueue[Sequence[str]]) -> None:

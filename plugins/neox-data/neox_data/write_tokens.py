@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from neox_core.plan.runfile import ComponentRef
     from neox_data.contracts import Corpus
 
-BATCH_BYTES = 1 << 18
-"""Text that is encoded together: as ids it takes some forty times as much memory for a moment."""
+BATCH_BYTES, SHARED_BATCH_BYTES = 1 << 18, 1 << 16
+"""Text that is encoded together: as ids it takes some forty times as much memory for a moment. The second: of several
+processes, the last of which may have such a batch left when the others have none."""
 
 
 @frozen
@@ -111,7 +112,8 @@ def write_tokens(
     try:
         with progress("writing tokens", num_bytes(corpus)) as advance:
             advance(state.bytes_read)
-            todo = _labelled(batches(read_documents(corpus, tally, state.after), BATCH_BYTES), tally)
+            size = BATCH_BYTES if workers == 1 else SHARED_BATCH_BYTES
+            todo = _labelled(batches(read_documents(corpus, tally, state.after), size), tally)
             with closing(encoder.batches(todo)) as encoded:
                 for (documents, tally_then), ids in encoded:
                     _add(writers, documents, ids, ending, state)

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 
 class Letters:
@@ -23,9 +25,21 @@ class Letters:
             os.kill(os.getpid(), signal.SIGKILL)
         if "halt" in texts:
             Connection._send = begin_and_die
+        if "held" in texts:
+            wait_for(Path(os.environ["RELEASED"]))
+        if "release" in texts:
+            Path(os.environ["RELEASED"]).touch()
         if "fail" in texts:
             raise KeyError("what letters do not know")
         return [[ord(letter) - 97 for letter in text] for text in texts]
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{path} was not made")
+        time.sleep(0.01)
 
 
 def begin_and_die(connection, data):

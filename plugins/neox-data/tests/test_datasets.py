@@ -212,6 +212,14 @@ def test_what_a_tokenizer_raises_comes_back_and_ends_the_processes():
         assert not multiprocessing.active_children()
 
 
+def test_no_process_waits_for_one_that_takes_long(tmp_path, monkeypatch):
+    """The first batch is finished by the last one, wherever that comes, and the order stays."""
+    monkeypatch.setenv("RELEASED", str(tmp_path / "released"))
+    texts = ["held", *"abcdefghijk", "release"]
+    encoded = Encoder(LETTERS, workers=2).batches((text, [text]) for text in texts)
+    assert [label for label, _ in encoded] == texts
+
+
 def test_long_texts_and_answers_are_written_by_both_sides_at_once():
     """Each is more than a pipe holds, and more are under way than are read."""
     batches = [(number, ["abc" * 1_000_000]) for number in range(12)]
