@@ -161,7 +161,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight, grad_bias, count = ctx.saved_tensors
         hidden_dtype, weight_dtype = ctx.dtypes
         scale = grad_loss / count
-        of_weight = None if grad_weight is None else torch.mul(grad_weight.T, scale).contiguous().to(weight_dtype)
+        of_weight = None
+        if grad_weight is not None:  # of a graph that ends here it is scaled where it is, or there would be two of it
+            again = torch._C._autograd._get_current_graph_task_keep_graph()  # noqa: SLF001
+            of_weight = (grad_weight * scale if again else grad_weight.mul_(scale)).T.contiguous().to(weight_dtype)
         of_bias = None if grad_bias is None else (grad_bias * scale).to(weight_dtype)
         return (grad_hidden * scale).to(hidden_dtype), of_weight, *(None,) * 7, of_bias, None, None
 

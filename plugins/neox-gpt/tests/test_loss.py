@@ -184,6 +184,38 @@ def test_the_logits_of_the_batch_never_exist() -> None:
     assert largest == weight.numel()
 
 
+def test_a_graph_that_is_kept_gives_its_gradients_again(problem) -> None:
+    hidden, weight, labels = problem
+    given = hidden.requires_grad_(), weight.requires_grad_()
+    loss = cross_entropy(*given, labels)
+    first, second = (torch.autograd.grad(3 * loss, given, retain_graph=True) for _ in range(2))
+    last = torch.autograd.grad(3 * loss, given)
+    for one, *others in zip(first, second, last, strict=True):
+        assert all(torch.equal(one, other) for other in others)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_the_gradient_of_the_weight_is_scaled_where_it_is(native: bool) -> None:
+    """The backward pass makes no second tensor of its size, but for the one that turns what torch computed."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    places = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, Tensor) and out.numel() == weight.numel():
+                places.add(out.data_ptr())
+            return out
+
+    hidden, weight = torch.randn(16, 64, requires_grad=True), torch.randn(2000, 64, requires_grad=True)
+    loss = cross_entropy(hidden, weight, torch.zeros(16, dtype=torch.int64), 16, by_torch=not native)
+    taken_forward = loss.grad_fn.saved_tensors[1].data_ptr()
+    with Watch():
+        loss.backward()
+    assert len(places - {taken_forward}) == (0 if native else 1)
+
+
 @pytest.mark.parametrize("cap", [None, 1.5])
 def test_a_bias_and_a_cap_of_logits(cap: float | None) -> None:
     """Loss, gradients and scores as autograd has them, on one rank and on two that share the vocabulary."""
