@@ -13,8 +13,7 @@ def python(module: str, *arguments: str, safe_path: bool = sys.version_info >= (
 
     `-m` alone would import from the current folder first, and would run a `torch.py` there.
 
-    safe_path: whether this Python has the option -P, which its child processes inherit; else a line of code does the
-    same.
+    safe_path: whether this Python has the option -P, which child processes inherit; else a line of code does the same.
     """
     if safe_path:
         return (sys.executable, "-P", "-m", module, *arguments)

@@ -36,8 +36,7 @@ def read_file(path: Path, error: type[NeoxError], most: int = MOST_BYTES) -> byt
 def parse_object(data: bytes, path: Path, error: type[NeoxError]) -> dict[str, Any]:
     """The JSON object in `data`, which was read from `path`.
 
-    Raises `error` for anything else, for more than DEEPEST levels, and for half a surrogate pair, which
-    cannot be written again.
+    Raises `error` for anything else, more than DEEPEST levels, and half a surrogate pair, which cannot be written.
     """
     try:
         raw = json.loads(data.decode("utf-8"))

@@ -40,8 +40,7 @@ def plugins() -> None:
 def list_plugins(ctx: click.Context, kind: str | None, as_json: bool) -> None:
     """List what each plugin offers, and the plugins that offer nothing because they failed.
 
-    In a terminal a table; otherwise a line each, the columns kind, name, plugin, version, status and summary separated
-    by tabs.
+    In a terminal a table; otherwise a line each: kind, name, plugin, version, status and summary, separated by tabs.
     """
     catalog = loaded()
     if kind is not None:

@@ -47,8 +47,7 @@ class Supervisor:
     def run(self) -> int:
         """Start, wait, judge. Raises what a rank reported.
 
-        Returns 0 when the run has ended as its config says, and 130 when a signal stopped it before, whichever
-        process got the signal.
+        Returns 0 when the run has ended as its config says, and 130 when a signal to any process stopped it before.
         """
         for mark in (STOPPED, UNFINISHED):  # a pipe of such a name would be waited for
             (self.run_dir / mark).unlink(missing_ok=True)

@@ -24,8 +24,7 @@ def sample_keys(seed: int, first: int, count: int, device: torch.device | str) -
 def mix(x: Tensor) -> Tensor:
     """A bijection of 32-bit numbers held in int64, each output bit depending on each input bit.
 
-    Multipliers and shifts are those that C. Wellons found by search ("hash prospector"); being below 2**31 they keep
-    the products within int64.
+    C. Wellons found multipliers and shifts by search ("hash prospector"); below 2**31 they keep products within int64.
     """
     x = ((x >> 16) ^ x) * 0x21F0AAAD & MASK32
     x = ((x >> 15) ^ x) * 0x735A2D97 & MASK32

@@ -9,8 +9,7 @@ def solve_batch(
 ) -> BatchPlan:
     """train_batch = micro_batch * accumulation * data_parallel, from what is given. Raises MisfitError.
 
-    At least one of train_batch and micro_batch is needed. Accumulation is 1 unless it is given or follows from the
-    others.
+    At least one of train_batch and micro_batch is needed. Accumulation is 1 unless given or implied by the others.
     """
     if micro_batch is None:
         if train_batch is None:

@@ -253,8 +253,7 @@ class StorePlan:
 
 @frozen
 class CheckpointPlan:
-    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else from `load`, else start at
-    step 0.
+    """resume: "must" = `load` has to hold a checkpoint; "auto" = resume from `save`, else `load`, else start at step 0.
 
     load: where to resume from; with "auto" it is `save` where the config names no other folder.
 

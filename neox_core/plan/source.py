@@ -49,8 +49,7 @@ class Source:
 def of(*keys: str, kind: str | Kind | tuple[str, ...] = (), derived: str = "", apart: str = "") -> Mapping[str, Any]:
     """Metadata of a field of a plan; a field without it comes from the key of its own name. Arguments as in `Source`.
 
-    kind: a kind of the core by its name, or several, or one that a plugin defines; the keys that choose its component
-        come first.
+    kind: a kind of the core by its name, or several, or a plugin's own; the keys that choose its component come first.
     """
     names = (kind,) if isinstance(kind, str | Kind) else kind
     kinds = tuple(each if isinstance(each, Kind) else KIND_BY_NAME[each] for each in names)

@@ -36,8 +36,7 @@ def for_the_user(error: BaseException, rank: int) -> BaseException:
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException, *, waits: bool = False) -> None:
-    """Write failure.rank<N>.json: rank, message, hint, time, whether it is a user's mistake, whether only a peer was
-    lost.
+    """Write failure.rank<N>.json: rank, message, hint, time, whether it is a user's mistake or only the loss of a peer.
 
     waits: whether this rank ends because it waited for another one too long.
     """
@@ -82,8 +81,7 @@ def leave(code: int) -> NoReturn:
 def leave_with_parent() -> None:
     """End this process at once when the launcher is gone, since nothing else could stop it.
 
-    NEOX_AGENT names the process that started it, which may be gone before this process can check; else its parent
-    counts.
+    NEOX_AGENT names the process that started it, which may be gone before this one can check; else its parent counts.
     """
 
     def watch(parent: int) -> None:

@@ -6,6 +6,8 @@ Nowhere else, beside what the engine itself reads: see `contracts.Engine.train_s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from ctypes import CDLL
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -63,15 +65,17 @@ def train(
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
     the validation batches. schedule: step -> learning rate. The last step is saved, also when the run was stopped.
-    tokens_of: tokens that a step reads, by its number; None: whole samples. Collective: all ranks call it with the
-    same plan and step.
+    tokens_of: tokens of a step, by its number; None: whole samples. Collective: all ranks have the same plan and step.
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
         _save(checkpointer, state, report)
-    for step in range(state.step, plan.train.train_iters):
+    first = state.step
+    for step in range(first, plan.train.train_iters):
         lr = schedule(step)
         with schedule.around(step, engine.optimizer):
             loss = engine.train_step(batches, lr)
+        if step == first and plan.cluster.device == "cpu":
+            keep_freed_memory()
         state.advance(plan, None if tokens_of is None else tokens_of(step))
         report.step(state.step, loss, lr, engine)
 
@@ -87,6 +91,15 @@ def train(
         if stopped:
             return state.step == plan.train.train_iters
     return True
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what a step frees for the next one, whose page faults would cost up to half of its time.
+
+    Called when the weights and the optimizer's state are there, which stay: among what is freed they would leave holes.
+    """
+    with suppress(AttributeError):  # another C library
+        CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
 
 
 def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:

@@ -32,8 +32,7 @@ def build_optimizer(
     data_parallel: the ranks between which an optimizer with its own communication exchanges. tables: see
     `contracts.Architecture`. total_steps: length of the run.
 
-    Raises PluginError when the component cannot be loaded, is not a torch optimizer, has no `lr`, or has state that
-    a checkpoint cannot hold.
+    Raises PluginError for what cannot be loaded, is not a torch optimizer, has no `lr`, or holds what cannot be saved.
     """
     target, _ = plan.optimizer.load()
     for name, parameter in model.named_parameters():

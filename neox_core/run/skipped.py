@@ -25,9 +25,8 @@ def most_skipped(plan: RunPlan) -> int:
 class SkippedSteps:
     """Counts the skipped steps since the last update; all ranks count the same.
 
-    most: the number of them allowed in a row. find: this rank's parameters whose gradient was not finite in the
-    first of them, last layer first. find_source: what first gave such a number, in words, as an engine tells it. Both
-    are collective.
+    most: the number of them allowed in a row. find: this rank's parameters whose gradient was not finite in the first
+    of them, last layer first. find_source: what first gave such a number, in an engine's words. Both are collective.
     """
 
     def __init__(

@@ -34,8 +34,7 @@ def _catalog() -> Catalog:
 def installed(raw: dict[str, Any], path: Path, catalog: Catalog, error: type[NeoxError]) -> RunPlan:
     """`raw`, which was read from `path`, as a plan with the components that `catalog` has.
 
-    Of a model whose architecture is not installed, it has what all models have in common. Raises `error` for what is
-    not a plan.
+    Of a model whose architecture is not installed, it has what all models share. Raises `error` for what is not a plan.
     """
 
     def found(component: ComponentRef) -> ComponentRef:

@@ -20,12 +20,11 @@ def environment(plan: RunPlan) -> dict[str, str]:
     if plan.cluster.device == "cpu":
         threads = threads or max(1, _cores() // max(host.slots for host in plan.cluster.hosts))
         env["DS_ACCELERATOR"] = "cpu"
-        # A step frees and asks again for the same large tensors. By default glibc hands them back to the system each
-        # time, and the page faults of the next step cost up to half of it.
-        env["MALLOC_MMAP_THRESHOLD_"] = str(KEEP_BYTES)
+        # Tensors of the start have pages of their own, which leave no holes in the heap. After the first step the rank
+        # takes all from the heap (`neox_core.run.loop`), which then keeps its end.
+        env["MALLOC_MMAP_THRESHOLD_"] = str(2**20)
         env["MALLOC_TRIM_THRESHOLD_"] = str(KEEP_BYTES)
         env["MALLOC_TOP_PAD_"] = str(64 * 2**20)
-        env["MALLOC_MMAP_MAX_"] = "0"
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)
     return env

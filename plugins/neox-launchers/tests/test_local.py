@@ -32,8 +32,8 @@ def test_cores_are_shared_out_and_glibc_keeps_memory_on_a_cpu(catalog, tmp_path)
         env = check_launcher(catalog, "local", example_plan(tmp_path, ranks=[ranks])).env
         assert env["OMP_NUM_THREADS"] == str(max(1, cores // ranks))
         assert env["DS_ACCELERATOR"] == "cpu"
-        # documented range of mallopt(3): thresholds are a C int or size_t; M_MMAP_MAX 0 turns mmap off
-        assert env["MALLOC_MMAP_MAX_"] == "0"
+        # documented range of mallopt(3): thresholds are a C int or size_t
+        assert int(env["MALLOC_MMAP_THRESHOLD_"]) <= 2**20  # and "MALLOC_MMAP_MAX_" is the rank's, see its loop
         assert int(env["MALLOC_TRIM_THRESHOLD_"]) >= 2**30
 
 

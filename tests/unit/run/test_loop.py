@@ -1,5 +1,8 @@
 """What the loop does in which order, told by what it calls."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from neox_core.checkpoint.resume import RunSchedule
 from neox_core.errors import RankError
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.stored.state import TrainState
+from neox_core.run import loop
 from neox_core.run.loop import train
 
 
@@ -117,6 +121,42 @@ def test_the_order_of_a_run() -> None:
         "save 4 8 64",
         "saved there",
     ]
+
+
+HELD = """
+import sys, torch
+from neox_core.run.loop import keep_freed_memory
+
+def mib() -> float:
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+
+def left() -> float:
+    before, tensor = mib(), torch.ones(2**24)
+    del tensor
+    return mib() - before
+
+weights, first = torch.ones(2**24), left()
+keep_freed_memory()
+print(first, left())
+"""
+
+
+def test_memory_that_a_step_frees_is_kept_from_the_second_one_on() -> None:
+    """64 MiB in a process with the environment of a rank, before and after."""
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+    done = subprocess.run([sys.executable, "-c", HELD], env=env, check=True, capture_output=True, text=True)
+    first, kept = map(float, done.stdout.split())
+    assert first < 8 < 56 < kept
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_it_is_kept_on_a_cpu_when_the_first_step_is_done(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    log = Log()
+    monkeypatch.setattr(loop, "keep_freed_memory", lambda: log.lines.append("keep"))
+    plan = make_plan()
+    run(log, evolve(plan, cluster=evolve(plan.cluster, device=device)), first=1)
+    kept = [index for index, line in enumerate(log.lines) if line == "keep"]
+    assert kept == ([1] if device == "cpu" else [])
 
 
 def test_the_last_step_is_saved_whatever_the_interval() -> None:
