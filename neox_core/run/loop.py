@@ -5,8 +5,8 @@ Nowhere else, beside what the engine itself reads: see `contracts.Engine.train_s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from ctypes import CDLL
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -98,8 +98,9 @@ def keep_freed_memory() -> None:
 
     Called when the weights and the optimizer's state are there, which stay: among what is freed they would leave holes.
     """
-    with suppress(AttributeError):  # another C library
-        CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
+    library = CDLL(None)
+    if hasattr(library, "mallopt") and "MALLOC_MMAP_MAX_" not in os.environ:  # which is the user's choice
+        library.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
 
 
 def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:
