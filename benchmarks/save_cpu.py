@@ -52,7 +52,9 @@ def planned(folder: Path, name: str, **checkpoint: Any) -> RunPlan:
 def stalls(folder: Path) -> dict[str, list[float]]:
     """Seconds of each turn, by what was measured."""
     plans = {name: planned(folder, name, background=name == "background") for name in ("waiting", "background")}
-    runs = {name: Run(plan, width=WIDTH) for name, plan in plans.items()}
+    runs = {name: Run(plan, width=WIDTH).steps(1) for name, plan in plans.items()}
+    runs["background"].checkpointer.attend(print)  # as the loop does after each step
+    time.sleep(1)  # a step or two of a real run
     found: dict[str, list[float]] = {"waiting": [], "background": [], "complete": [], "busy": [], "first": []}
     for turn in range(WARM + TURNS):
         for name, run in runs.items():

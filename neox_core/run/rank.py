@@ -5,6 +5,7 @@ The environment holds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
 """
 
 import faulthandler
+import gc
 import os
 import sys
 import time
@@ -29,6 +30,7 @@ REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 def main() -> NoReturn:
     """Train as one rank of a run: the command line names the run file, the environment the rank."""
     entered = time.time()
+    gc.disable()  # imports make no garbage, and looking for it takes longer the more is imported
     run_file, rank = _read_command()
     if rank != 0:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # into its log; the terminal belongs to rank 0
@@ -45,12 +47,14 @@ def main() -> NoReturn:
     debug = os.environ.get("NEOX_DEBUG") == "1"
     try:
         ledger: set[str] = set()
-        plan: RunPlan = noting(_read_plan(run_file), ledger)
+        plan: RunPlan = noting(read_runfile(run_file, os.environ.get(DIGEST)), ledger)
         debug = plan.debug
         _set_local_rank(plan.cluster.local_rank)
         engine: EngineMaker = plan.engine_component.load()[0](plan)  # before torch and the engine are imported
         from neox_core.run.run import run  # imports torch
 
+        gc.freeze()  # what is imported stays
+        gc.enable()
         startup.mark("imports")
         done = run(plan, engine, startup, ledger)
         if rank == 0:
@@ -74,11 +78,6 @@ def _read_command() -> tuple[Path, int]:
     if len(sys.argv) != 2 or missing:
         leave(report(UsageError("usage: python -m neox_core.run.rank RUN_FILE", hint="start ranks with `neox train`")))
     return Path(sys.argv[1]), int(os.environ["RANK"])
-
-
-def _read_plan(run_file: Path) -> RunPlan:
-    """The plan from the process that started this one, which gives the digest of its run file."""
-    return read_runfile(run_file, os.environ.get(DIGEST))
 
 
 def _set_local_rank(planned: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ class BaseEngine(ABC):
         context: BuildContext,
         curriculum: Curriculum | None,
     ) -> None:
-        self.background_writer = partial(Writer, plan, context)
+        self._writer_of: Callable[[Any], Writer] = partial(Writer, plan, context)
         self._curriculum = curriculum
         self._batch = plan.batch
         self._accumulation = plan.batch.gradient_accumulation
@@ -102,6 +102,10 @@ class BaseEngine(ABC):
         self._counts = {each: count for each, count in counts.items() if count != 1}
         if (factor := plan.engine.get("gradient_scale", 1.0)) != 1:
             scale_gradients(self._stepped.values(), factor)
+
+    def background_writer(self) -> Writer:
+        """As `contracts.engine.Engine` tells it."""
+        return self._writer_of(self)
 
     @abstractmethod
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 AGREEMENT = 0.8
 """Smallest ratio of the slowest to the fastest measurement on a CPU; below it, the machine is busy with other work."""
+STEADY, FEWEST = 0.97, 3
+"""The same ratio, of so many measurements or more, at which no other one follows."""
+PAUSE_S = 0.03
 
 
 def find_peak(precision: PrecisionPlan, device: torch.device, product: Product) -> Peak:
-    """By the name of the GPU, or by matmuls on the CPU, which take about half a second.
+    """By the name of the GPU, or by matmuls on the CPU, which take 0.15 s, and 0.4 s on a busy machine.
 
     precision: of the matmuls
     device: of this rank
@@ -51,17 +54,20 @@ def measure_matmul(
 ) -> list[float]:
     """FLOP/s of [size, size] matmuls on this CPU: the fastest of each measurement.
 
-    There are at most `looks` measurements, 0.03 s apart, and from the third on they stop after `seconds`.
+    There are at most `looks` measurements, 0.03 s apart; from the third on they stop once they are steady, or after
+    `seconds`.
     """
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     rates: list[float] = []
     with torch.no_grad():
         product(left, right)
         end = time.perf_counter() + seconds
-        while len(rates) < looks and (len(rates) < 3 or time.perf_counter() < end):
+        while True:
             rates.append(2 * size**3 / _quickest(product, left, right))
-            time.sleep(0.03)
-    return rates
+            enough = min(rates) >= STEADY * max(rates) or time.perf_counter() > end
+            if len(rates) >= looks or (len(rates) >= FEWEST and enough):
+                return rates
+            time.sleep(PAUSE_S)
 
 
 def _quickest(product: Product, left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:

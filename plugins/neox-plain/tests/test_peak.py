@@ -45,9 +45,18 @@ def test_a_peak_that_varies_is_not_shown_as_one(monkeypatch):
 
 
 def test_each_look_at_the_peak_is_a_rate_of_its_own():
-    rates = measure_matmul(torch.float32, linear, size=64, looks=4)
-    assert len(rates) == 4
+    rates = measure_matmul(torch.float32, linear, size=64, looks=3)
+    assert len(rates) == 3
     assert len(set(rates)) > 1
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "looks"), [((1.0, 1.01, 1.0), 3), ((1.1, 1.0, 1.0), 6), ((1.0, 1.1, 1.0), 6), ((1.0, 1.0, 1.1), 6)]
+)
+def test_a_steady_machine_is_looked_at_thrice_and_a_busy_one_twice_as_often(took_ms, looks, monkeypatch):
+    times = iter((*took_ms, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(peak, "_quickest", lambda *_: next(times) / 1000)
+    assert len(measure_matmul(torch.float32, linear, size=8)) == looks
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -14,8 +15,8 @@ from typing import NoReturn
 import psutil
 import pytest
 import torch
-from checkpoint_runs import Run, resuming, with_checkpoint
-from neox_plain.background.memory import free_memory
+from checkpoint_runs import CONTEXT, Run, resuming, with_checkpoint
+from neox_plain.background.memory import GRAIN, SharedMemory, expected_bytes, free_memory
 
 from neox_core.checkpoint.checkpointer import find_checkpoint
 from neox_core.checkpoint.read import CheckpointReader
@@ -162,6 +163,39 @@ def test_without_memory_for_a_copy_the_run_waits(behind: RunPlan, monkeypatch: p
     said: list[str] = []
     assert not run.checkpointer.attend(said.append)
     assert "too small for a copy" in said[0]
+
+
+def test_the_first_save_finds_its_memory_in_place(behind: RunPlan) -> None:
+    run = Run(behind, width=60_000)
+    assert not run.checkpointer.attend(print)  # before an update nothing is known of the optimizer's state
+    assert run.checkpointer._writer._memory.size == 0
+    run.steps(1).checkpointer.attend(print)
+    for thread in [each for each in threading.enumerate() if each.name == "neox-memory"]:
+        thread.join()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    run.checkpointer.save(run.state)
+    stored = run.checkpointer._writer._memory.size / resource.getpagesize()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < stored / 4
+    run.checkpointer.close()
+
+
+def test_what_a_rank_expects_to_store_is_nearly_what_it_stores(behind: RunPlan) -> None:
+    run = Run(behind, width=2000).steps(1)
+    expected = expected_bytes(run.engine, CONTEXT.groups, optimizer=True)
+    run.checkpointer.save(run.state)
+    run.checkpointer.wait()
+    ((_, shown),) = run.checkpointer.completed()
+    stored = sum(path.stat().st_size for path in Path(shown).glob("*.safetensors"))
+    assert stored - 64 * 1024 < expected <= stored
+    run.checkpointer.close()
+
+
+def test_a_longer_job_maps_no_memory_again() -> None:
+    memory = SharedMemory()
+    memory.grow(GRAIN - 10)
+    mapped = memory._mapped
+    memory.grow(GRAIN - 1)
+    assert memory._mapped is mapped
 
 
 def test_what_was_saved_is_told_once(behind: RunPlan) -> None:

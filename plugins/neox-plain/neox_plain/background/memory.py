@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from neox_core.contracts.engine import Storage
+    from neox_core.parallel.groups import Groups
 
 ALIGNED = 64
 """Bytes; a file of tensors starts at a multiple."""
 LEAST_LEFT = 0.1
 """Free memory that a copy leaves, as a share of it."""
+GRAIN = 1 << 20
+"""Bytes; memory grows by multiples, since each growth maps all of its pages again."""
+_MADV_POPULATE_WRITE = 23
+"""Since Linux 5.14; an older kernel refuses it."""
 
 
 class SharedMemory:
@@ -27,9 +38,16 @@ class SharedMemory:
     def grow(self, size: int) -> None:
         """Have at least `size` bytes. Raises OSError."""
         if size > self.size:
+            size = -(-size // GRAIN) * GRAIN
             os.ftruncate(self.descriptor, size)
             self._mapped = mmap.mmap(self.descriptor, size)
             self.size = size
+
+    def fill(self) -> threading.Thread:
+        """Have the kernel get and map all pages, in a thread without the interpreter: a copy finds them there."""
+        filling = threading.Thread(target=_populate, args=(self._mapped,), name="neox-memory", daemon=True)
+        filling.start()
+        return filling
 
     def put(self, offset: int, data: bytes) -> int:
         """Copy bytes to `offset`; returns where they end."""
@@ -46,6 +64,33 @@ class SharedMemory:
             there = torch.frombuffer(self._mapped, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
             there.view(tensor.shape).copy_(tensor)
         return end
+
+
+def _populate(mapped: mmap.mmap) -> None:
+    """Leaves what is in the pages, and may fail: then the first copy gets them. A part at a time, since the process
+    can map no other memory meanwhile.
+    """
+    start, advise = ctypes.addressof(ctypes.c_char.from_buffer(mapped)), ctypes.CDLL(None).madvise
+    for first in range(0, len(mapped), GRAIN):
+        advise(ctypes.c_void_p(start + first), ctypes.c_size_t(GRAIN), _MADV_POPULATE_WRITE)
+
+
+def expected_bytes(engine: Storage, groups: Groups, *, optimizer: bool) -> int:
+    """About how much this rank will store; 0 as long as an optimizer whose state is stored has none."""
+    if optimizer and not engine.optimizer.state:
+        return 0
+    dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
+    held = [(shard, shard.stepped) for shard in engine.weights]
+    for shard in engine.shards if optimizer else ():
+        kept = [] if shard.stepped.dtype == dtypes[shard.name] else [shard.stepped]
+        of_optimizer = engine.optimizer.state.get(shard.stepped, {}).values()
+        held += [(shard, each) for each in (*kept, *of_optimizer) if isinstance(each, Tensor) and each.ndim]
+    total = 0
+    for shard, tensor in held:
+        if shard.stores is not False and engine.stores(shard.name):
+            turns = groups.data_size if shard.whole and shard.stores is None else 1
+            total += shard.count * tensor.element_size() // turns
+    return total
 
 
 def free_memory() -> int:

@@ -28,12 +28,13 @@ from neox_core.checkpoint.tensor_file import layout
 from neox_core.checkpoint.write import note_of
 from neox_core.errors import CheckpointError
 from neox_core.interpreter import python
-from neox_plain.background.memory import ALIGNED, LEAST_LEFT, SharedMemory, free_memory
+from neox_plain.background.memory import ALIGNED, LEAST_LEFT, SharedMemory, expected_bytes, free_memory
 from neox_plain.background.process import COMPLETE, WRITTEN
 
 if TYPE_CHECKING:
     from neox_core.checkpoint.publish import Ending
     from neox_core.checkpoint.write import RankContents
+    from neox_core.contracts.engine import Storage
     from neox_core.contracts.store import StoredCheckpoints
     from neox_core.parallel.context import BuildContext
     from neox_core.plan.runfile import RunPlan
@@ -69,9 +70,11 @@ class _Answers:
 class Writer:
     """`contracts.engine.BackgroundWriter`. The process is started at the first save, and kept."""
 
-    def __init__(self, plan: RunPlan, context: BuildContext) -> None:
+    def __init__(self, plan: RunPlan, context: BuildContext, engine: Storage) -> None:
         self._plan = plan
         self._context = context
+        self._engine = engine
+        self._prepared = False
         self._rank = 0 if context.groups.world is None else dist.get_rank()
         self._ranks_here = max(host.slots for host in plan.cluster.hosts)
         self._memory = SharedMemory()
@@ -122,8 +125,10 @@ class Writer:
         return [(save.step, save.shown)]
 
     def attend(self, say: Callable[[str], None]) -> bool:
-        """As `contracts.engine.BackgroundWriter.attend`."""
+        """As `contracts.engine.BackgroundWriter.attend`. After the first update it has the kernel get the memory."""
         failed = False
+        if not self._prepared:
+            self._prepare()
         if self._save is not None and self._answers.at != COMPLETE:
             try:
                 if self._complete(0.0):
@@ -146,6 +151,14 @@ class Writer:
                     continue
             self._save = None
         self._end()
+
+    def _prepare(self) -> None:
+        size = expected_bytes(self._engine, self._context.groups, optimizer=self._plan.checkpoint.save_optimizer)
+        if size:
+            self._prepared = True
+            with suppress(OSError):
+                if self._room(size) is not None:
+                    self._memory.fill()
 
     def _copy(
         self, collected: Callable[[], AbstractContextManager[RankContents]], job: dict[str, Any]
@@ -174,7 +187,7 @@ class Writer:
     def _room(self, size: int) -> SharedMemory | None:
         """Shared memory of at least `size` bytes; None where the host has too little."""
         more = max(0, size - self._memory.size) * self._ranks_here
-        if more > (1 - LEAST_LEFT) * free_memory():
+        if more and more > (1 - LEAST_LEFT) * free_memory():
             return None
         self._memory.grow(size)
         return self._memory
