@@ -2,13 +2,18 @@
 
     python benchmarks/layouts_cpu.py [--repeats 5] [--shapes 14m 70m] [--layouts tp2 dp2 pp2]
 
-Shapes as in benchmarks/train_cpu.py, trained by `neox train`, fp32, with 4 sequences of 512 tokens a step. One process
+Shapes as in benchmarks/train_cpu.py, trained by `neox train`, fp32, with 8 sequences of 512 tokens a step. One process
 has 2 threads, each of two ranks has one. All layouts of a shape are started at once and take turns, see
 benchmarks/turns.py. A layout's efficiency is its tokens/s over those of the one process in the same round. Rows are
 appended to benchmarks/results.csv when a shape is done.
+
+A pipeline has 8 micro-batches of one sequence and is cut by `pipe-partition-method: time`. Its limit is what two ranks
+reach that lose nothing but the bubble, while the slowest stage takes the share of a micro-batch that the run has
+measured: a step takes 8 times that share, and the rest once. It is a share of what two processors do that never wait.
 """
 
 import argparse
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,7 @@ from results import append_row
 from train_cpu import SHAPES, WARM_UP, config_of, write_dataset
 from turns import neox_train, take_turns
 
-RANKS, BATCH = 2, 4
+RANKS, BATCH = 2, 8
 ALONE = "one process"
 LAYOUTS: dict[str, dict[str, Any]] = {
     ALONE: {"num_gpus": 1},
@@ -28,7 +33,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2": {
         "num_gpus": RANKS,
         "pipe-parallel-size": 2,
-        "pipe-partition-method": "parameters",
+        "pipe-partition-method": "time",
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": BATCH,
     },
@@ -51,6 +56,21 @@ def measure(name: str, layouts: list[str], repeats: int, data: Path, folder: Pat
         if layout != ALONE:
             shares = [100 * value / alone for value, alone in zip(values, rates[ALONE], strict=True)]
             append_row("layouts_cpu", f"{name}, fp32: {layout} / {ALONE}", "%", shares)
+        if layout == "pp2":
+            limit = limit_of((folder / name / layout / "output").read_text())
+            append_row("layouts_cpu", f"{name}, fp32: {layout}, limit of bubble and slowest stage", "%", [limit])
+            append_row(
+                "layouts_cpu", f"{name}, fp32: {layout}, of its limit", "%", [100 * each / limit for each in shares]
+            )
+
+
+def limit_of(output: str) -> float:
+    """The most that a pipeline of such stages reaches, in % of what its ranks would without waiting."""
+    said = re.search(r"cut by time into stages of .* layers, (.*) of a micro-batch", output)
+    if said is None:
+        raise SystemExit("the run does not say how it was cut")
+    slowest = max(float(each) for each in re.findall(r"([\d.]+) %", said[1])) / 100
+    return 100 * BATCH / (RANKS * (BATCH * slowest + 1 - slowest))
 
 
 def main() -> None:

@@ -227,6 +227,7 @@ class Checkpointer:
             skipped_steps=self._engine.skipped_steps(),
             loss_scaler={name: getattr(scaler, name) for name in SCALER_STATE if hasattr(scaler, name)},
             options=options,
+            stages=getattr(self._engine, "stages", ()),
         )
         return stored_to_plain(stored)
 

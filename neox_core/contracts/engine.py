@@ -231,11 +231,13 @@ class Engine(Storage, Protocol):
     `evaluation_metrics()`, which may be left out too: the means of what the objective measured in the last `evaluate`,
     as `metrics()` gives those of training. The log has them beside the validation loss, as `valid_<name>`.
 
-    `find_source()`, which may be left out: what first gave a number that is not finite, in words, such as "layers.1.mlp
-    gives"; "" where nothing did. For the error of a loss that is not finite. It repeats the step that `find_nonfinite`
-    repeats, or the last one. Collective.
+    `find_source()`, which may be left out: in words, what first gave a number that is not finite, such as "layers.1.mlp
+    gives"; "" where nothing did. Repeats the step that `find_nonfinite` repeats, or the last one. Collective.
 
     `background_writer()` makes a `BackgroundWriter`; only an engine whose `Sharding.background` may be True needs it.
+
+    `notes`, which may be left out: lines for people, shown at the start. `stages`, too: where each stage of a pipeline
+    begins in the row of layers, then its end, where that was measured; state.json has it for the runs that resume.
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

@@ -79,8 +79,7 @@ class SampleReader(Protocol):
 class SampleStream(Protocol):
     """The samples of one split in order, of documents that are read only in theirs.
 
-    Every rank reads the whole stream and keeps its own rows, so a sample depends on no rank. The other clauses are
-    those of `Samples`.
+    Every rank reads the whole stream and keeps its own rows, so a sample depends on no rank. Else as `Samples`.
     """
 
     @property

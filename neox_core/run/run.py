@@ -100,7 +100,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -
     heartbeat = Heartbeat(local_rank)
     unwatched = () if heartbeat.watched or not plan.train.stall_timeout_s else (UNWATCHED,)
     begins = () if resumed.path is None else (f"resumed from {resumed.path}, at step {state.step}",)
-    for note in (*begins, *resumed.notes, *kernels, *samples.notes, *unwatched):
+    for note in (*begins, *resumed.notes, *kernels, *getattr(engine, "notes", ()), *samples.notes, *unwatched):
         report.say(note)
     if rank == 0:
         require_consumed(plan, ledger)

@@ -85,12 +85,14 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
         "dp2z3": {"zero": 3},
         "pp2": {"pipe": 2, "accumulation": 2},
         "pp2z1": {"pipe": 2, "zero": 1, "accumulation": 4},
+        "pp2time": {"pipe": 2, "partition": "time", "accumulation": 2},
         "pp2deepspeed": {"pipe": 2, "recompute": DEEPSPEED, "accumulation": 2},
         "tp2compiled": {"tensor": 2, "compiled": True},
         "pp2compiled": {"pipe": 2, "accumulation": 2, "compiled": True},
     },
     4: {
         "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
+        "tp2pp2time": {"tensor": 2, "pipe": 2, "partition": "time", "accumulation": 4},
         "tp2dp2z1": {"tensor": 2, "zero": 1},
         "tp2dp2z1owned": {"tensor": 2, "zero": 1, "owned": True},
     },
@@ -107,6 +109,8 @@ ONLY = {
     "dp2z2": (*EACH, "counted"),
     "dp2z3": (*EACH, "mixers", "counted"),
     "pp2z1": ("shared", "counted"),
+    "pp2time": ("plain", "neox", "rpe", "dropout", "recompute", "documents", "mixers", "shared"),
+    "tp2pp2time": ("llama", "recompute"),
     "pp2deepspeed": ("recompute", "rpe"),
     "tp2compiled": ("plain",),
     "pp2compiled": ("plain",),
@@ -171,6 +175,14 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
     for name, (ranks, layout) in HALVES.items():
         cases[ranks].append({"name": f"half-{name}", "steps": HALFWAY, **SWAP, **layout})
     cases[2].append({"name": "straight-tp2", "steps": WHOLE, "tensor": 2, **SWAP})
+    by_time = {**SWAP, "pipe": 2, "zero": 1, "partition": "time"}
+    loads = {"steps": WHOLE, "load": str(out / "2" / "half-time")}
+    cases[2] += [
+        {"name": "half-time", "steps": HALFWAY, "seconds": [1.0, 3.0, 1.0, 0.0, 1.0], **by_time},
+        {"name": "straight-time", "steps": WHOLE, "seconds": [1.0, 3.0, 1.0, 0.0, 1.0], **by_time},
+        {"name": "swap-time", "seconds": [1.0, 1.0, 1.0, 0.0, 3.0], **loads, **by_time},
+        {"name": "other-cut", "seconds": [1.0, 1.0, 1.0, 0.0, 3.0], "finetune": True, **loads, **by_time},
+    ]
     cases[1].append({"name": "straight", "steps": WHOLE, **SWAP})
     for kind, swaps, steps in (("swap", SWAPS, WHOLE), ("again", AGAIN, HALFWAY)):
         for source, name, ranks, layout in swaps:
@@ -249,6 +261,20 @@ def test_goes_on_in_the_same_layout_to_the_bit(out: Path) -> None:
     expected, found = stored(out / "2" / "straight-tp2"), stored(out / "2" / "swap-tp2-tp2")
     assert set(found) == set(expected)
     assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
+
+
+def test_a_resumed_pipeline_keeps_the_cut_that_was_measured_to_the_bit(out: Path) -> None:
+    """Also where layers take other times than before, by which a new run is cut otherwise."""
+    names = ("half-time", "straight-time", "swap-time", "other-cut")
+    assert [told(out / "2" / name)["stages"] for name in names] == [[0, 2, 5], [0, 2, 5], [0, 2, 5], [0, 3, 5]]
+    assert told(out / "2" / "swap-time")["notes"] == [
+        "the pipeline is cut as in the checkpoint, into stages of 2 and 3 layers"
+    ]
+    expected, found = told(out / "2" / "straight-time"), told(out / "2" / "swap-time")
+    assert found["norms"] == expected["norms"][HALFWAY:]
+    tensors, others = stored(out / "2" / "straight-time"), stored(out / "2" / "swap-time")
+    assert set(others) == set(tensors)
+    assert [key for key, tensor in tensors.items() if not torch.equal(others[key], tensor)] == []
 
 
 def test_sparse_attention_goes_on_to_the_bit(out: Path) -> None:

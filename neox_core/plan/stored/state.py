@@ -48,8 +48,7 @@ class TrainState:
     data_hash: of the samples of all steps, where it is known: a resumed run must have the same. data_rounds:
     the number of samples for which their order was made, and to which it was extended since. data_contents: hashes
     of the contents of the datasets, which `data_hash` does not include. data_position: where the next sample
-    starts, for plain text. interventions: of callbacks, in the order in which they were made. callbacks: the state of
-    each, by plugin and name, as JSON holds it.
+    starts, for plain text. interventions: of callbacks, in order. callbacks: the state of each, by plugin and name.
     """
 
     step: int = field(default=0, validator=_COUNT)
@@ -86,7 +85,7 @@ class StoredState:
 
     schedule: its values by config key. plugins: id -> version. loss_scaler: fp16's. options: of each parameter group of
     the optimizer, those that the optimizer itself has changed. own: names of the state that each rank's optimizer has
-    of its own; None: an earlier version wrote the checkpoint, without them.
+    of its own; None: an earlier version wrote the checkpoint, without them. stages: as of an engine.
     """
 
     state: TrainState
@@ -97,6 +96,7 @@ class StoredState:
     loss_scaler: dict[str, Any]
     options: list[dict[str, Any]]
     own: tuple[str, ...] | None = None
+    stages: tuple[int, ...] = field(default=(), validator=v.deep_iterable(_COUNT))
 
     def __attrs_post_init__(self) -> None:
         if fault := next(_faults(self), None):

@@ -91,7 +91,8 @@ class Engine(BaseEngine):
         self.weights: tuple[Shard, ...] = find_weights(self.model, data_rank)
         self.partitioned = is_partitioned(self.model)
         if steps_parameters(plan) and context.groups.data_size == 1:
-            engine.enable_backward_allreduce = False  # it would copy every gradient twice, to add nothing
+            # It would copy every gradient twice, to add nothing; a pipeline has a switch of its own.
+            engine.enable_backward_allreduce = engine.pipeline_enable_backward_allreduce = False
         if clips_copies(plan):
             self._clipped = [shard.stepped for shard in self.shards]
             self._stepped = {shard.name: shard.stepped for shard in self.shards}

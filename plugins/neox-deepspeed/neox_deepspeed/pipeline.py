@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from attrs import evolve
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from neox_core.contracts.objective import Batch
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
+from neox_deepspeed.balance import cut_by_time
 from neox_deepspeed.engine import Engine
 from neox_deepspeed.patches import go_backward_once, import_deepspeed
 
@@ -51,6 +54,9 @@ def build_stage(
     )
     specs, names = _specs(layers)
     everywhere = row.shared_is_trained_by_all
+    by_time = plan.cluster.partition == "time"
+    run = partial(_run_stage, routing=None, recompute=recompute and evolve(recompute, by=_recomputed))
+    cut = cut_by_time(plan, row, context, draw, run) if by_time else None
 
     class Stage(PipelineModule):
         """Modules are named as in the whole model, wherever the names come from: DeepSpeed's count all layers."""
@@ -58,6 +64,7 @@ def build_stage(
         draws, documents, sparse_weights = row.draws, row.documents, ()
         flops_per_token = row.flops_per_token
         shared_modules = tuple(row.shared.values())
+        stages, notes = ((), ()) if cut is None else (cut.parts, cut.notes)
         _routing: Any = None
         _judge: Any = None
 
@@ -74,6 +81,13 @@ def build_stage(
         ) -> Iterator[tuple[str, nn.Module]]:
             for name, module in super().named_modules(memo, prefix, remove_duplicate):
                 yield _plain_name(name, names), module
+
+        def _partition_layers(self, method: str = "uniform") -> None:
+            if cut is None:
+                super()._partition_layers(method)
+                return
+            self.parts = [*cut.parts]
+            self._set_bounds(*self.parts[context.groups.pipe_rank :][:2])
 
         def _synchronize_tied_weights(self) -> None:
             """Both ends of a tied weight draw it from the same name."""
@@ -165,6 +179,10 @@ def _plain_name(name: str, names: Mapping[str, str]) -> str:
     return name
 
 
+def _recomputed(function: Callable[..., Any], *given: Tensor) -> Any:
+    return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
+
+
 def _run_stage(
     layers: Sequence[tuple[RowLayer, Callable[[Any, Any], Any]]], passed: Any, routing: Any, recompute: Recompute | None
 ) -> Any:
@@ -213,6 +231,7 @@ class PipelineEngine(Engine):
         super().__init__(engine, plan, optimizer, context, curriculum)
         self._length: int | None = None
         self._dtype = context.dtype
+        self.stages, self.notes = self._trained.stages, self._trained.notes
         self._trained.judge_by(self._judge)
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from neox_gpt.build import build_model, parameter_shapes
-from neox_gpt.config.memory import loss_bytes
+from neox_gpt.config.memory import loss_bytes, on_fullest_rank
 from neox_gpt.config.size import ModelSize
 
 from neox_core.hooks.loader import load_plugins
@@ -98,6 +98,22 @@ def test_the_vocabulary_is_read_from_its_files(tmp_path: Path, tokenizer: str) -
     assert resolved.size.untold == f"the files of tokenizer {tokenizer} do not tell"
     assert resolved.size.num_parameters == told.num_parameters - 384 * 48
     assert resolved.memory is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "method", "layers"),
+    [(10_000, "type:transformer", 2), (100, "time", 2), (1000, "time", 3), (10_000, "time", 4)],
+)
+def test_a_stage_without_the_head_is_expected_to_hold_more_layers(
+    tmp_path: Path, rows: int, method: str, layers: int
+) -> None:
+    """Where the pipeline is cut by time. By products, the head of 1,000 rows is 1.4 layers, that of 10,000 rows 14."""
+    cut = {"pipe-partition-method": method, "pipe-parallel-size": 2, "num_gpus": 2, "no-weight-tying": True}
+    resolved = resolve(tmp_path, **cut, **{"padded-vocab-size": rows})
+    model: Any = resolved.plan.model
+    size: Any = resolved.size
+    held = on_fullest_rank(resolved.plan, model, size)
+    assert {name.split(".")[1] for name in held if name.startswith("layers.")} == {str(each) for each in range(layers)}
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

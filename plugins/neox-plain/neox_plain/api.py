@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from neox_plain.config.gradient_rules import gradients_key, gradients_plan, unmatched_factors
     from neox_plain.config.memory import Extra, expected_memory
     from neox_plain.config.precision_rules import enabled, left_off
+    from neox_plain.criterion import Criterion
     from neox_plain.engine import Engine, build_engine
     from neox_plain.factors import plain_options, split_groups
     from neox_plain.gpu_peaks import PEAKS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _LATER = {
     "PEAKS": "gpu_peaks:PEAKS",
     "BaseEngine": "base_engine:BaseEngine",
+    "Criterion": "criterion:Criterion",
     "Engine": "engine:Engine",
     "Extra": "config.memory:Extra",
     "Plain": "maker:Plain",
@@ -62,6 +64,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "PEAKS",
     "BaseEngine",
+    "Criterion",
     "Engine",
     "Extra",
     "GradientsSection",

@@ -11,12 +11,12 @@ from neox_core.config.schema.setting import setting
 
 
 def _partition(instance: Any, field: Any, value: str) -> None:
-    """`parameters`, `uniform`, or `type:` and a regular expression."""
+    """`parameters`, `uniform`, `time`, or `type:` and a regular expression."""
     kind, _, pattern = value.partition(":")
-    if value in ("parameters", "uniform"):
+    if value in ("parameters", "uniform", "time"):
         return
     if kind != "type" or not pattern:
-        raise ValueError(f"must be parameters, uniform or type:<regular expression>, not {shown(value)}")
+        raise ValueError(f"must be parameters, uniform, time or type:<regular expression>, not {shown(value)}")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -40,8 +40,8 @@ class ParallelismSection:
     )
     pipe_partition_method: str = _split(
         "type:transformer",
-        help="What is divided equally over pipeline stages: parameters, layers "
-        "(uniform), or the layers of type:<regex>.",
+        help="What is divided equally over pipeline stages: parameters, layers (uniform), the layers of type:<regex>, "
+        "or what layers and loss take forward and backward, measured at the start (time).",
         check=_partition,
         origin="gpt-neox",
     )

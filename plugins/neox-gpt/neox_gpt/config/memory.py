@@ -11,7 +11,8 @@ TABLES = ("embedding.weight", "head.weight", "head.bias")
 
 def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[str, tuple[int, ...]]:
     """The shapes on the fullest rank: the layers of its stage, and its part of what is split or spread."""
-    tensor, layers = plan.cluster.tensor_parallel, _layers_of_a_stage(plan, model)
+    tensor = plan.cluster.tensor_parallel
+    layers = _layers_of_a_stage(plan, model, size, model.num_unique_layers or model.num_layers)
     cut, spread = {**size.split, **dict.fromkeys(TABLES, 0)}, size.spread
     held = {}
     for name, shape in size.shapes.items():
@@ -32,8 +33,16 @@ def _layer(name: str) -> int:
     return int(name.split(".")[1])
 
 
-def _layers_of_a_stage(plan: RunPlan, model: GPTPlan) -> int:
-    return -(-(model.num_unique_layers or model.num_layers) // plan.cluster.pipeline_parallel)
+def _layers_of_a_stage(plan: RunPlan, model: GPTPlan, size: DecoderSize, layers: int) -> int:
+    """The most of all stages; where time cuts them, as if layers and head took as long as their products."""
+    stages = plan.cluster.pipeline_parallel
+    if plan.cluster.partition != "time" or stages == 1:
+        return -(-layers // stages)
+    head = 6 * size.rows * model.hidden_size
+    layer = (size.flops - head) * (1 if model.recompute is None else 4 / 3) / layers
+    ways = [(beside_head, -(-(layers - beside_head) // (stages - 1))) for beside_head in range(layers)]
+    fastest = min(ways, key=lambda way: max(way[0] * layer + head, way[1] * layer))
+    return max(fastest)
 
 
 def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
@@ -41,7 +50,7 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
     tensor = plan.cluster.tensor_parallel
     width = plan.precision.bytes_each
     tokens = plan.batch.micro_batch * model.seq_length
-    layers = -(-model.num_layers // plan.cluster.pipeline_parallel)
+    layers = _layers_of_a_stage(plan, model, size, model.num_layers)
     whole = tensor if plan.cluster.sequence_parallel else 1
     kept, cut = _kept(model, size.kept)
     kept += _of_norms(model, size, width)
