@@ -262,6 +262,15 @@ class PipelineEngine(Engine):
         self.model.train()
         return [mean.detach().clone()]
 
+    def change_options(self, options: list[dict[str, Any]]) -> None:
+        """What the first stage has stored; where its groups share their options, of any number of groups.
+
+        A stage that is the output layer alone has no norms and biases, so it has one group where others have two.
+        """
+        groups = self.optimizer.param_groups
+        alike = len(options) != len(groups) and all(each == options[0] for each in options)
+        super().change_options(options[:1] * len(groups) if alike else options)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all stages."""
         found: list[dict[str, tuple[int, ...]]] = [{}] * self._groups.pipe_size
