@@ -132,8 +132,7 @@ class Architecture(Protocol):
 
         vocab_size: rows of the embedding. weights: by parameter name, in place of drawn ones. eod: the token that ends
         a document. recompute_by: what recomputes activations, None: torch's function. Raises PluginError for a
-        component that cannot be loaded, ConfigError for numbers that make no model, CheckpointError for weights of
-        another model.
+        component that cannot be loaded, ConfigError for numbers that make no model, CheckpointError for other weights.
         """
 
     def build_stage(
