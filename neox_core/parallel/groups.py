@@ -5,8 +5,7 @@ Ranks are numbered tensor first, then data, then pipeline stage:
     rank = (stage * data_size + data_rank) * tensor_size + tensor_rank
 
 so the ranks that communicate most, those that share each layer, are neighbours on one host, and those that communicate
-least, the stages of a pipeline, may be on different hosts. It is also the order of DeepSpeed's
-`PipeModelDataParallelTopology`.
+least, the stages of a pipeline, may be on different hosts. DeepSpeed's `PipeModelDataParallelTopology` has that order.
 """
 
 from __future__ import annotations

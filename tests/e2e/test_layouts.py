@@ -175,7 +175,7 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
     for name, (ranks, layout) in HALVES.items():
         cases[ranks].append({"name": f"half-{name}", "steps": HALFWAY, **SWAP, **layout})
     cases[2].append({"name": "straight-tp2", "steps": WHOLE, "tensor": 2, **SWAP})
-    by_time = {**SWAP, "pipe": 2, "zero": 1, "partition": "time"}
+    by_time = {**SWAP, "pipe": 2, "partition": "time"}
     loads = {"steps": WHOLE, "load": str(out / "2" / "half-time")}
     cases[2] += [
         {"name": "half-time", "steps": HALFWAY, "seconds": [1.0, 1.0, 1.0, 1.0, 5.0], **by_time},

@@ -58,11 +58,13 @@ def cut_by_time(
     found = [_stored(plan.checkpoint) if dist.get_rank() == 0 else ()]
     dist.broadcast_object_list(found, 0, device=context.device)
     stored = found[0]
-    if len(stored) == stages + 1 and stored[-1] == len(layers):
+    blocks = [each.recomputed or not plan.optim.zero_stage for each in layers]  # ZeRO waits for groups as of a block
+    fits = len(stored) == stages + 1 and stored[-1] == len(layers)
+    if fits and all(any(blocks[begin:end]) for begin, end in pairwise(stored)):
         return Cut(stored, (f"the pipeline is cut as in the checkpoint, into stages of {_counts(stored)} layers",))
     with undisturbed():
         costs, trained = _measure(plan, row, context, draw, run)
-    parts = best_cut(costs, trained, stages)
+    parts = best_cut(costs, blocks if plan.optim.zero_stage else trained, stages)
     total, times = sum(costs), {layer.kind: cost for layer, cost in zip(layers[:-1], costs, strict=False)}
     times[f"{layers[-1].kind} with the loss"] = costs[-1]
     shares = " and ".join(f"{100 * sum(costs[begin:end]) / total:.1f} %" for begin, end in pairwise(parts))
