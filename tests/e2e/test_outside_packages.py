@@ -115,7 +115,7 @@ def test_a_run_trains_with_it(earlier: Path) -> None:
     lion = "{type: ExampleLion, params: {lr: 1.0e-3, weight_decay: 0.1}}"
     config = CONFIG.format(folder=earlier).replace("{type: Adam, params: {lr: 0.01}}", lion)
     (earlier / "run.yml").write_text(config)
-    where = "import neox_example_lion; print(neox_example_lion.__file__)"
+    where = "import os, neox_example_lion; print(os.path.realpath(neox_example_lion.__file__))"
     assert str(earlier) in run(earlier, "-c", where)
     run(earlier, "-m", "neox_core", "train", "run.yml")
     then = (earlier / "saved/metrics.jsonl").read_text()

@@ -1,0 +1,324 @@
+"""Commands and ranks that tests start are forks of a process that has imported torch, which takes 1.3 s each time.
+
+`python -m neox_core ...`, `neox ...`, agents and ranks are processes of their own as ever, each a child of the one that
+starts it, with its own arguments, environment, streams, folder and session. They import all of neox again. Whatever
+else is asked for, such as another option of Python, is started without this.
+"""
+
+import atexit
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import resource
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+MODULES = ("neox_core", "neox_core.run.rank", "neox_launchers.elastic")
+"""Those that are started so; of other modules, most import no torch."""
+READ_ONCE = (
+    "PYTHON",
+    "LC_",
+    "LANG",
+    "LD_",
+    "MALLOC_",
+    "GLIBC_",
+    "OMP_",
+    "KMP_",
+    "GOMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "TORCH_",
+)
+"""How environment variables begin that Python, torch and what torch loads read when they are loaded."""
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_MMAP_MAX_": -4}
+"""Options of the C library, and their numbers for `mallopt`."""
+MAY_DIFFER = {"PYTHONPATH", "PYTHONSAFEPATH", "OMP_NUM_THREADS", "TORCH_EXTENSIONS_DIR", *MALLOC}
+MAY_DIFFER |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+LIBRARIES = ("torch", "numpy")
+"""What a fork of a fork keeps of what its parent has imported: their modules register things once for all."""
+ROOM = 32000
+"""Bytes of the command line and of the environment that others can see of a fork."""
+SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of `prctl`."""
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+
+
+class Template:
+    """A process that has imported torch, and forks for this one."""
+
+    def __init__(self) -> None:
+        self.environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self.owner = os.getpid()
+        subprocess.Popen(
+            [sys.executable, "-P", __file__, str(theirs.fileno()), "x" * ROOM],
+            env={**self.environment, "NEOX_ROOM": "x" * ROOM},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def fork(self, job: dict[str, Any], streams: Sequence[int]) -> int:
+        """The id of a process that does the job. Of its forks' forks, an orphan becomes a child of this process."""
+        text = json.dumps(job).encode()
+        with self._lock:
+            ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [len(text).to_bytes(4, "big")], streams)
+                self._socket.sendall(text)
+                return int.from_bytes(receive(self._socket, 4), "big")
+            finally:
+                ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
+
+
+class Fork:
+    """This process, which is a fork of the template: it forks itself."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.modules = frozenset(sys.modules)
+        self.path = [*sys.path]
+        self.owner = 0  # whoever it is
+
+    def fork(self, job: dict[str, Any], streams: Sequence[int]) -> int:
+        """The id of a child that does the job."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            become(job, streams, self, lambda: os.write(write, b"."))
+        os.close(write)
+        os.read(read, 1)
+        os.close(read)
+        return child
+
+
+class Start:
+    """In the place of `Popen._execute_child`."""
+
+    def __init__(self) -> None:
+        self.as_ever = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        self.source: Template | Fork | None = None
+
+    def install(self) -> None:
+        """From now on, in this process and all that it starts so."""
+
+        def start(popen: Any, args: Any, *how: Any) -> None:
+            job = self.job(args, *how)
+            if job is None:
+                self.as_ever(popen, args, *how)
+                return
+            if self.source is None or self.source.owner not in (0, os.getpid()):
+                self.source = Template()
+            pipes = how[9:15]  # of stdin, stdout and stderr, (to read, to write) each
+            theirs = (pipes[0], pipes[3], pipes[5])
+            popen.pid = self.source.fork(job, [own if fd == -1 else fd for own, fd in enumerate(theirs)])
+            popen._child_created = True
+            popen._close_pipe_fds(*pipes)
+
+        subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
+
+    def job(self, args: Any, *how: Any) -> dict[str, Any] | None:
+        """What a fork has to do; None where only a process from the beginning can be it."""
+        executable, preexec_fn, close_fds, pass_fds, cwd, env, _, _, shell, *_ = how
+        _, *who, umask, session = how[15:21]
+        if executable or preexec_fn or not close_fds or pass_fds or shell or who != [None] * 3 or umask != -1:
+            return None
+        if how[21:] not in ((), (-1,)) or not isinstance(args, (list, tuple)):
+            return None
+        words = [os.fsdecode(each) for each in args]
+        environment = dict(os.environ if env is None else env)
+        before = os.environ if self.source is None else self.source.environment
+        for key in {*environment, *before}:
+            if key.startswith(READ_ONCE) and key not in MAY_DIFFER and environment.get(key) != before.get(key):
+                return None
+        folder = str(cwd or Path.cwd())
+        safe = words[1:2] == ["-P"]
+        python, option, *rest = [words[0], *words[1 + safe :], ""]
+        if python == sys.executable and option == "-m" and rest[0] in MODULES:
+            run, argv, first = {"mod_name": rest[0]}, ["-m", *rest[1:-1]], folder
+        elif python == str(Path(sys.executable).with_name("neox")) and Path(python).exists():
+            run, argv, first = {"path_name": python}, words, str(Path(python).parent)
+        else:
+            return None
+        if not Path(folder).is_dir() or not all(isinstance(each, str) for each in environment.values()):
+            return None
+        safe = safe or bool(environment.get("PYTHONSAFEPATH"))
+        path = [*([] if safe else [first]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        return {
+            "run": run,
+            "words": words,
+            "argv": argv,
+            "path": path,
+            "env": environment,
+            "folder": folder,
+            "session": session,
+            "parent": os.getpid(),
+            "limits": [(each, resource.getrlimit(each)) for each in LIMITS],
+            "cpus": sorted(os.sched_getaffinity(0)),
+        }
+
+
+START = Start()
+
+
+def install() -> None:
+    """Where torch is installed; elsewhere there is nothing to save."""
+    if sys.platform == "linux" and sys.version_info >= (3, 11) and find_spec("torch") is not None:
+        START.install()
+
+
+def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Callable[[], object]) -> NoReturn:
+    """In the fork: be the process that was asked for. ready: called when it is so for other processes."""
+    forget(source)
+    for number in signal.valid_signals():
+        if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if job["session"]:
+        os.setsid()
+    for number, limit in job["limits"]:
+        if resource.getrlimit(number) != tuple(limit):
+            resource.setrlimit(number, limit)
+    os.sched_setaffinity(0, job["cpus"])
+    for own, fd in enumerate([os.dup(fd) for fd in streams]):
+        os.dup2(fd, own)
+    os.chdir(job["folder"])
+    os.environ.clear()
+    os.environ |= job["env"]
+    show(job["words"], job["env"])
+    ready()
+    os.closerange(3, 1 << 16)
+    for name in MALLOC.keys() & job["env"].keys():
+        ctypes.CDLL(None).mallopt(MALLOC[name], int(job["env"][name]))
+    sys.path[:] = [*job["path"], *source.path]
+    sys.argv[:] = job["argv"]
+    sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # type: ignore[misc] # noqa: SIM115
+    sys.stdout = sys.__stdout__ = written(1, "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = written(2, "backslashreplace")  # type: ignore[misc]
+    threads = job["env"].get("OMP_NUM_THREADS", "")
+    sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else len(job["cpus"]))
+    leave(job["run"])
+
+
+def leave(run: Mapping[str, str]) -> NoReturn:
+    """Run a module or a script as Python does, to the exit code."""
+    code: Any = 0
+    try:
+        if "mod_name" in run:
+            runpy.run_module(run["mod_name"], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(run["path_name"], run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+    except BaseException as error:  # noqa: BLE001, this process ends
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename == __file__:
+            own = own.tb_next
+        sys.excepthook(type(error), error, own)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def forget(source: Fork) -> None:
+    """What the process that was forked knew beyond the libraries, without tearing any of it down."""
+    gc.disable()
+    START.source = source
+    for name in [*sys.modules]:
+        if name not in source.modules and name.partition(".")[0] not in LIBRARIES:
+            del sys.modules[name]
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    threading._threading_atexits.clear()  # type: ignore[attr-defined]
+    subprocess._active.clear()  # type: ignore[attr-defined]
+    faulthandler.disable()
+    signal.set_wakeup_fd(-1)
+    sys.excepthook = sys.__excepthook__
+    gc.freeze()
+    gc.enable()
+
+
+def show(words: Sequence[str], environment: Mapping[str, str]) -> None:
+    """For those who look for processes by them: a command line and an environment in the place of the template's."""
+    at = [int(each) for each in Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()[45:49]]
+    variables = [f"{key}={value}" for key, value in environment.items()]
+    for start, end, lines in ((*at[:2], words), (*at[2:], variables)):
+        text = os.fsencode("\0".join(lines))[: end - start - 1]
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, len(text))
+
+
+def written(fd: int, errors: str) -> Any:
+    """As Python has stdout and stderr at its start."""
+    stream = open(fd, "w", encoding=sys.stdout.encoding, errors=errors, closefd=False)  # noqa: SIM115
+    stream.reconfigure(line_buffering=fd == 2 or stream.isatty())
+    return stream
+
+
+def receive(connection: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises EOFError where there are no more."""
+    got = b""
+    while len(got) < count:
+        some = connection.recv(count - len(got))
+        if not some:
+            raise EOFError
+        got += some
+    return got
+
+
+def serve(connection: socket.socket) -> NoReturn:
+    """In the template: a fork for each job, which becomes a child of the process that asked for it."""
+    del os.environ["NEOX_ROOM"]
+    START.install()
+    source = Fork(dict(os.environ))
+    while True:
+        length, fds, *_ = socket.recv_fds(connection, 4, 3)
+        if not length:  # the other process is gone
+            os._exit(0)
+        job = json.loads(receive(connection, int.from_bytes(length, "big")))
+        middle = os.fork()
+        if middle == 0:
+            if os.fork():
+                os._exit(0)
+            while os.getppid() != job["parent"]:
+                time.sleep(0.0002)
+            become(job, fds, source, partial(connection.sendall, os.getpid().to_bytes(4, "big")))
+        os.waitpid(middle, 0)
+        for fd in fds:
+            os.close(fd)
+
+
+if __name__ == "__main__":
+    import torch  # noqa: F401, for the forks
+
+    sys.modules["warm_start"] = sys.modules["__main__"]
+    serve(socket.socket(fileno=int(sys.argv[1])))

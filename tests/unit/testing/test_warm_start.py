@@ -1,0 +1,71 @@
+"""A fork of a process that has imported torch is to others the process that was asked for."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import warm_start
+
+RANK = [sys.executable, "-P", "-m", "neox_core.run.rank"]
+
+
+@pytest.fixture(params=["fork", "as ever"])
+def started(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "as ever":
+        monkeypatch.setattr(subprocess.Popen, "_execute_child", warm_start.START.as_ever)
+    else:
+        subprocess.run([*RANK], check=False, stderr=subprocess.DEVNULL)  # so that there is a template
+        monkeypatch.setattr(warm_start.START, "as_ever", None)  # calling it would be an error
+
+
+@pytest.mark.usefixtures("started")
+def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
+    env = {**os.environ, "MINE": "given", "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([*RANK, "there"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+        process.send_signal(signal.SIGSTOP)
+        seen = psutil.Process(process.pid)
+        assert (seen.ppid(), Path(seen.cwd())) == (os.getpid(), tmp_path)
+        assert [each for each in seen.cmdline() if each] == [*RANK, "there"]
+        assert seen.environ()["MINE"] == "given"
+        process.send_signal(signal.SIGCONT)
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert said == "error: usage: python -m neox_core.run.rank RUN_FILE\n  start ranks with `neox train`\n"
+
+
+@pytest.mark.usefixtures("started")
+def test_a_signal_ends_it() -> None:
+    with subprocess.Popen([*RANK, "there"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        process.send_signal(signal.SIGSTOP)
+        assert os.getsid(process.pid) == process.pid
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("started")
+def test_a_command_says_the_same_and_reads_what_it_is_given() -> None:
+    neox = [str(Path(sys.executable).with_name("neox"))]
+    commands = [*neox, "--version"], [sys.executable, "-m", "neox_core", "config", "check", "/none"]
+    done = [subprocess.run(each, capture_output=True, text=True, check=False) for each in commands]
+    assert [each.returncode for each in done] == [0, 2]
+    assert done[0].stdout.startswith("neox, version ")
+    assert "/none" in done[1].stderr
+
+
+def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    as_ever = warm_start.START.as_ever
+    monkeypatch.setattr(warm_start.START, "as_ever", lambda popen, *how: asked.append(how[0]) or as_ever(popen, *how))
+    others: list[tuple[list[str], dict[str, Any]]] = [
+        ([sys.executable, "-c", ""], {}),
+        ([*RANK], {"preexec_fn": lambda: None}),
+        ([*RANK], {"env": {**os.environ, "PYTHONHASHSEED": "7"}}),
+    ]
+    for words, more in others:
+        subprocess.run(words, check=False, stderr=subprocess.DEVNULL, **more)
+    assert asked == [words for words, _ in others]
