@@ -169,6 +169,15 @@ def test_more_ranks_are_refused_before_they_start_with_the_words_that_mend_it(to
     assert "at step 40" in out
 
 
+def test_stages_for_which_zero_would_wait_are_refused(toy, tmp_path):
+    """The output layer alone has no norm, and so one group of parameters where the other stage has two."""
+    alone = ("pipe-parallel-size=2", "pipe-partition-method=type:embedding", "zero_optimization.stage=1")
+    code, _, err = Run(toy, tmp_path, *alone, "stall-timeout=20").end()
+    assert code == 2
+    assert "equally many groups of parameters (with and without weight decay), not 2, 1" in err
+    assert "pipe-partition-method: type:transformer" in err
+
+
 def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     run, _ = finished[2]
     plan = stored_plan(run.save / "run.json")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
     from neox_core.contracts.objective import Outputs
     from neox_core.parallel.context import BuildContext
+    from neox_core.parallel.groups import Groups
     from neox_core.parallel.row import Recompute, Row, RowLayer
     from neox_core.plan.runfile import RunPlan
 
@@ -217,6 +218,20 @@ def _residual(runs: Sequence[Callable[[Any, Any], Any]], routing: Any, *passed: 
     return (x, *numbers) if numbers else x
 
 
+def _require_as_many_groups(mine: int, groups: Groups) -> None:
+    """Collective. Raises ConfigError where stages have other numbers of parameter groups: at ZeRO 1 DeepSpeed adds up
+    the norm once for each, over the stages, so some would wait for ever.
+    """
+    counts = [0] * groups.pipe_size
+    dist.all_gather_object(counts, mine, group=groups.pipe)
+    if len({*counts}) > 1:
+        listed = ", ".join(map(str, counts))
+        raise ConfigError(
+            f"at ZeRO 1 stages need equally many groups of parameters (with and without weight decay), not {listed}",
+            hint="give each stage a block: `pipe-partition-method: type:transformer`; or set ZeRO stage 0",
+        )
+
+
 class PipelineEngine(Engine):
     """One rank's stage in training. A step's micro-batches go through the stages one behind the other (1F1B)."""
 
@@ -229,6 +244,8 @@ class PipelineEngine(Engine):
         curriculum: Curriculum | None = None,
     ) -> None:
         super().__init__(engine, plan, optimizer, context, curriculum)
+        if plan.optim.zero_stage:
+            _require_as_many_groups(len(optimizer.param_groups), context.groups)
         self._length: int | None = None
         self._dtype = context.dtype
         self.stages, self.notes = self._trained.stages, self._trained.notes
