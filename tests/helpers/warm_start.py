@@ -110,7 +110,7 @@ class Start:
     """In the place of `Popen._execute_child`."""
 
     def __init__(self) -> None:
-        self.as_ever = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        self.as_ever = subprocess.Popen._execute_child
         self.source: Template | Fork | None = None
 
     def install(self) -> None:
@@ -129,7 +129,7 @@ class Start:
             popen._child_created = True
             popen._close_pipe_fds(*pipes)
 
-        subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
+        subprocess.Popen._execute_child = start
 
     def job(self, args: Any, *how: Any) -> dict[str, Any] | None:
         """What a fork has to do; None where only a process from the beginning can be it."""
@@ -208,9 +208,9 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
         ctypes.CDLL(None).mallopt(MALLOC[name], int(job["env"][name]))
     sys.path[:] = [*job["path"], *source.path]
     sys.argv[:] = job["argv"]
-    sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # type: ignore[misc] # noqa: SIM115
-    sys.stdout = sys.__stdout__ = written(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = written(2, "backslashreplace")  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = written(1, "strict")
+    sys.stderr = sys.__stderr__ = written(2, "backslashreplace")
     threads = job["env"].get("OMP_NUM_THREADS", "")
     sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else len(job["cpus"]))
     leave(job["run"])
@@ -235,7 +235,7 @@ def leave(run: Mapping[str, str]) -> NoReturn:
             own = own.tb_next
         sys.excepthook(type(error), error, own)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -256,10 +256,10 @@ def forget(source: Fork) -> None:
         if name not in source.modules and name.partition(".")[0] not in LIBRARIES:
             del sys.modules[name]
     atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
-    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
-    threading._threading_atexits.clear()  # type: ignore[attr-defined]
-    subprocess._active.clear()  # type: ignore[attr-defined]
+    weakref.finalize._registry.clear()
+    weakref.finalize._registered_with_atexit = False
+    threading._threading_atexits.clear()
+    subprocess._active.clear()
     faulthandler.disable()
     signal.set_wakeup_fd(-1)
     sys.excepthook = sys.__excepthook__

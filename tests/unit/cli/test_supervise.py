@@ -177,7 +177,8 @@ def stop(*args):
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, lambda *args: os.write(1, b"interrupted\\n"))
 os.write(1, b"up\\n")
-time.sleep(60)
+for _ in range(600):  # a signal just before a sleep is answered after it
+    time.sleep(0.1)
 """
 
 DEAF = """

@@ -28,12 +28,13 @@ def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
     env = {**os.environ, "MINE": "given", "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([*RANK, "there"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         process.send_signal(signal.SIGSTOP)
-        seen = psutil.Process(process.pid)
-        assert (seen.ppid(), Path(seen.cwd())) == (os.getpid(), tmp_path)
-        assert [each for each in seen.cmdline() if each] == [*RANK, "there"]
-        assert seen.environ()["MINE"] == "given"
-        process.send_signal(signal.SIGCONT)
+        try:
+            seen = psutil.Process(process.pid)
+            found = seen.ppid(), Path(seen.cwd()), [each for each in seen.cmdline() if each], seen.environ().get("MINE")
+        finally:
+            process.send_signal(signal.SIGCONT)
         _, said = process.communicate()
+    assert found == (os.getpid(), tmp_path, [*RANK, "there"], "given")
     assert process.returncode == 2
     assert said == "error: usage: python -m neox_core.run.rank RUN_FILE\n  start ranks with `neox train`\n"
 
@@ -42,8 +43,9 @@ def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
 def test_a_signal_ends_it() -> None:
     with subprocess.Popen([*RANK, "there"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
         process.send_signal(signal.SIGSTOP)
-        assert os.getsid(process.pid) == process.pid
+        session = os.getsid(process.pid)
         process.kill()
+    assert session == process.pid
     assert process.returncode == -signal.SIGKILL
 
 
