@@ -118,9 +118,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_hostfile_that_is_written_in_pieces_while_the_run_starts(folder: Path) -> None:
     (folder / "hosts").write_text("localhost slots=2\n")
-    run = Run(
-        folder, "elastic", "train-iters=12", "save-interval=4", "elasticity.max_gpus=3", f"hostfile={folder}/hosts"
-    )
+    last = 200  # steps, which take longer than the hostfile
+    sets = (f"train-iters={last}", "save-interval=100", "elasticity.max_gpus=3", f"hostfile={folder}/hosts")
+    run = Run(folder, "elastic", *sets)
     while not (run.save / "elastic.jsonl").exists():
         assert run.process.poll() is None, run.said()
         time.sleep(0.01)
@@ -130,7 +130,7 @@ def test_a_hostfile_that_is_written_in_pieces_while_the_run_starts(folder: Path)
             file.flush()
             time.sleep(0.4)
     assert run.end() == 0, run.said()
-    assert [each["step"] for each in run.records()] == [*range(1, 13)]
+    assert [each["step"] for each in run.records()] == [*range(1, last + 1)]
     told = [each["event"] for each in run.events() if each["event"] != "recovered"]
     assert told == ["start", "joined", "start", "end"]
     assert {each["world_size"] for each in run.events() if each["event"] == "start"} == {2, 3}
