@@ -136,6 +136,7 @@ sys.stderr.write("its last words")
 """
 
 
+@pytest.mark.usefixtures("started_as_ever")
 def test_the_only_rank_is_started_without_torch(tmp_path, rank_code):
     """Its agent would import it for a second, before the rank can begin to."""
     (tmp_path / "run" / "logs").mkdir(parents=True)
