@@ -235,7 +235,7 @@ def train(plan: RunPlan, last: int) -> NoReturn:
 
 
 def fork_run(plan: RunPlan, last: int) -> int:
-    """A process that goes on until `last`, from what there is."""
+    """A process that resumes the run from its last checkpoint, if any, and trains to step `last`."""
     child = os.fork()
     if child == 0:
         train(resuming(plan, resume="auto"), last)

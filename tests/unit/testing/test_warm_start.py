@@ -19,8 +19,8 @@ def started(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "as ever":
         monkeypatch.setattr(subprocess.Popen, "_execute_child", warm_start.START.as_ever)
     else:
-        subprocess.run([*RANK], check=False, stderr=subprocess.DEVNULL)  # so that there is a template
-        monkeypatch.setattr(warm_start.START, "as_ever", None)  # calling it would be an error
+        subprocess.run([*RANK], check=False, stderr=subprocess.DEVNULL)  # starts the template
+        monkeypatch.setattr(warm_start.START, "as_ever", None)  # any other way to start would fail
 
 
 @pytest.mark.usefixtures("started")
