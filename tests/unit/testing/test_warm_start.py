@@ -23,11 +23,17 @@ def started(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(warm_start.START, "as_ever", None)  # any other way to start would fail
 
 
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Until it is: Linux shows no command line of a process that is still in `exec`."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @pytest.mark.usefixtures("started")
 def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
     env = {**os.environ, "MINE": "given", "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen([*RANK, "there"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
-        process.send_signal(signal.SIGSTOP)
+        stop(process)
         try:
             seen = psutil.Process(process.pid)
             found = seen.ppid(), Path(seen.cwd()), [each for each in seen.cmdline() if each], seen.environ().get("MINE")
@@ -42,7 +48,7 @@ def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("started")
 def test_a_signal_ends_it() -> None:
     with subprocess.Popen([*RANK, "there"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
-        process.send_signal(signal.SIGSTOP)
+        stop(process)
         session = os.getsid(process.pid)
         process.kill()
     assert session == process.pid
