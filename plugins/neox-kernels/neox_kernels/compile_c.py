@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -34,6 +35,8 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
+
+INCLUDED = re.compile(r'^#include "(.+)"', re.MULTILINE)
 
 
 def native_for(source: Path, *tensors: Tensor) -> ctypes.CDLL | None:
@@ -71,10 +74,16 @@ def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -
         built.replace(library)
 
 
+def _texts(source: Path) -> list[str]:
+    """Of a file, and of those beside it that it includes."""
+    text = source.read_text(encoding="utf-8")
+    return [text, *((source.parent / name).read_text(encoding="utf-8") for name in INCLUDED.findall(text))]
+
+
 def _key(source: Path, compiler: str, flags: Sequence[str]) -> str:
     """A digest of everything that the result depends on: machines with other processors may share a home folder."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines() if cpu.is_file() else []
     features = sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
-    parts = (source.read_text(encoding="utf-8"), compiler, *flags, platform.platform(), *features)
+    parts = (*_texts(source), compiler, *flags, platform.platform(), *features)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

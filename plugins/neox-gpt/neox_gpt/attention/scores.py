@@ -1,6 +1,6 @@
 """Softmax attention, by the fastest path that a request allows. No path makes a [heads, seq, seq] tensor.
 
-* torch's fused attention, where nothing but the causal order decides who sees whom;
+* compiled code on a CPU, or torch's fused attention, where nothing but the causal order decides who sees whom;
 * block-sparse attention, where a layout does;
 * the same in a band of blocks, or FlexAttention on a GPU, where a token sees those in a window;
 * FlexAttention on a GPU, where a position biases the scores or documents part the tokens;
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neox_gpt.attention.blocked import blocked_attention
 from neox_gpt.attention.flex import flex
+from neox_gpt.attention.native import causal_attention
 from neox_gpt.attention.window import windowed
 from neox_gpt.dropout import drop_probabilities
 
@@ -107,6 +108,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tenso
         return (windowed if new == total else _by_rows)(query, key, value, request)
     plain = request.bias is None and request.documents is None and request.softcap is None and not request.drops
     if plain and new in (1, total):
+        if new == total and (attended := causal_attention(query, key, value, request.scale)) is not None:
+            return attended
         grouped = query.shape[1] != key.shape[1]
         return F.scaled_dot_product_attention(
             query, key, value, is_causal=new == total, scale=request.scale, enable_gqa=grouped
