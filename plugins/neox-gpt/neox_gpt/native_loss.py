@@ -53,9 +53,12 @@ class NativeChunks:
     _powers: Tensor | None = None
 
     def size(self, wished: int) -> int:
-        """Tokens of a chunk, a multiple of what the code takes at once; in bf16 about twice those that are wished."""
+        """Tokens of a chunk, a multiple of what the code takes at once; about twice those that are wished.
+
+        Each chunk reads all words three times, and writes their gradients once.
+        """
         step = int(self.library.loss_step())
-        return max(step, wished * (1 + self.narrow) // step * step)
+        return max(step, 2 * wished // step * step)
 
     def losses(
         self,

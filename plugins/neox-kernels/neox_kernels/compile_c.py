@@ -55,9 +55,8 @@ def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     if compiler is None:
         return None
     flags = (*FLAGS, *more_flags)
-    name = f"{source.stem}-{_key(source, compiler, flags)}.so"
     try:
-        library = cache_folder() / name
+        library = cache_folder() / f"{source.stem}-{_key(source, compiler, flags)}.so"
         if not library.is_file():
             _compile(compiler, flags, source, library)
         return ctypes.CDLL(str(library))
@@ -75,7 +74,7 @@ def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -
 
 
 def _texts(source: Path) -> list[str]:
-    """Of a file, and of those beside it that it includes."""
+    """Of a file, and of those of the plugin that it includes."""
     text = source.read_text(encoding="utf-8")
     return [text, *((source.parent / name).read_text(encoding="utf-8") for name in INCLUDED.findall(text))]
 

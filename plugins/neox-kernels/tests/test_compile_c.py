@@ -31,6 +31,22 @@ def test_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list((folder / "cache/neox").iterdir()) == [built]
 
 
+def test_compiled_again_when_what_it_includes_is_another(folder: Path) -> None:
+    source, included = folder / "twice.cpp", folder / "more.h"
+    source.write_text(
+        '#include <cmath>\n#include "more.h"\nextern "C" int times(int number) { return FACTOR * number; }'
+    )
+    for factor in (2, 3):
+        included.write_text(f"#define FACTOR {factor}\n")
+        native.cache_clear()
+        library = native(source)
+        assert library is not None
+        assert library.times(ctypes.c_int(21)) == factor * 21
+    included.unlink()
+    native.cache_clear()
+    assert native(source) is None
+
+
 def test_none_where_it_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder / "broken.cpp"
     source.write_text("no C")

@@ -5,8 +5,6 @@
 // A task is a panel of a head in the forward pass, and all heads of a key's head in the backward pass, so the result
 // does not depend on the number of threads.
 
-#include <cmath>
-
 #include "../tiles.h"
 
 constexpr long KEYS = 96;       // a block: a multiple of HIGH, and even
@@ -101,11 +99,12 @@ static inline ints seen(long ahead) {
 }
 
 template <bool narrow>
-static int forward_of(const Shape &shape, const void *query, const void *key, const void *value, void *out, float *lse,
+static int forward_of(const Shape &shape, const void *query, const void *key, const void *value, void *out, float *tops,
                       float scale, int threads) {
     const long seq = shape.seq, width = shape.width, deep = units<narrow>(width), wide = up(width, WIDE);
     const long pairs = units<narrow>(seq), heads = shape.batch * shape.heads, pools = shape.batch * shape.kv_heads;
     const long panels = (seq + WIDE - 1) / WIDE;
+    const float sign = scale < 0 ? -1.0f : 1.0f, by = scale * sign;
     unit *keys = room(pools * seq * deep), *values = room(pools * wide * pairs);
     int failed = !keys || !values;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
@@ -140,7 +139,7 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
                 for (long r = 0; r < rows; ++r)
                     for (int j = 0; j < 2; ++j) {
                         float *at = scores + r * WIDE + j * LANES;
-                        vec x = load(at) * scale;
+                        vec x = load(at) * sign;
                         if (begin + r > first) x = seen(first + j * LANES - begin - r) ? x : vec{} + LOW;
                         store(at, x);
                         most[j] = higher(most[j], x);
@@ -149,9 +148,9 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
                     for (int j = 0; j < 2; ++j) {
                         vec two[2] = {vec{}, vec{}};
                         for (long i = r; i < std::min(r + 2, rows); ++i) {
-                            vec x = power(load(scores + i * WIDE + j * LANES) - most[j]);
+                            vec x = power((load(scores + i * WIDE + j * LANES) - most[j]) * by);
                             if (begin + i > first) x = seen(first + j * LANES - begin - i) ? x : vec{};
-                            total[j] = (i == 0 ? total[j] * power(before[j] - most[j]) : total[j]) + x;
+                            total[j] = (i == 0 ? total[j] * power((before[j] - most[j]) * by) : total[j]) + x;
                             two[i - r] = x;
                             if (!narrow) store(scores + i * WIDE + j * LANES, x);
                         }
@@ -161,7 +160,7 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
                     }
                 if (begin > 0) {
                     alignas(64) float less[WIDE];
-                    for (int j = 0; j < 2; ++j) store(less + j * LANES, power(before[j] - most[j]));
+                    for (int j = 0; j < 2; ++j) store(less + j * LANES, power((before[j] - most[j]) * by));
                     for (long i = 0; i < count; ++i)
                         for (long d = 0; d < wide; d += LANES)
                             store(sums + i * wide + d, load(sums + i * wide + d) * less[i]);
@@ -174,11 +173,10 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
                 store(top + j * LANES, most[j]);
                 store(sum + j * LANES, total[j]);
             }
-            float *logs = lse + (sample * shape.heads + head) * seq + first;
-            for (long i = 0; i < count; ++i) {
-                logs[i] = top[i] + std::log(sum[i]);
-                sum[i] = 1.0f / sum[i];
-            }
+            for (long i = 0; i < count; ++i) sum[i] = 1.0f / sum[i];
+            float *kept = tops + (sample * shape.heads + head) * seq + first;
+            std::copy_n(top, count, kept);
+            std::copy_n(sum, count, kept + heads * seq);
             write_rows<narrow>(sums, wide, count, width, sum, (char *)shape.at<narrow>(out, 3, sample, head, first),
                                shape.step(3));
         }
@@ -191,10 +189,11 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
 
 template <bool narrow>
 static int backward_of(const Shape &shape, const void *query, const void *key, const void *value, const void *out,
-                       const void *grad, const float *lse, void *grad_query, void *grad_key, void *grad_value,
+                       const void *grad, const float *tops, void *grad_query, void *grad_key, void *grad_value,
                        float scale, int threads) {
     const long seq = shape.seq, width = shape.width, deep = units<narrow>(width), wide = up(width, WIDE);
     const long pairs = units<narrow>(seq), pools = shape.batch * shape.kv_heads, row = units<narrow>(WIDE);
+    const float sign = scale < 0 ? -1.0f : 1.0f, by = scale * sign;
     int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
@@ -234,8 +233,10 @@ static int backward_of(const Shape &shape, const void *query, const void *key, c
                     turn<narrow>(slope, shape.step(4), count, width, grads);
                     pack<narrow, WIDE>(asked, count, width, shape.step(0), by_query, line);
                     pack<narrow, WIDE>(slope, count, width, shape.step(4), by_grad, line);
-                    alignas(64) float logs[WIDE] = {}, less[WIDE] = {};
-                    std::memcpy(logs, lse + (sample * shape.heads + head) * seq + first, count * 4);
+                    alignas(64) float top[WIDE] = {}, share[WIDE] = {}, less[WIDE] = {};
+                    const float *kept = tops + (sample * shape.heads + head) * seq + first;
+                    std::copy_n(kept, count, top);
+                    std::copy_n(kept + shape.batch * shape.heads * seq, count, share);
                     for (long i = 0; i < count; ++i) {
                         const char *one = found + i * shape.step(3) * (narrow ? 2 : 4);
                         const char *other = slope + i * shape.step(4) * (narrow ? 2 : 4);
@@ -253,11 +254,12 @@ static int backward_of(const Shape &shape, const void *query, const void *key, c
                         scores_of<narrow>(rows, deep, values + begin * deep, grads, slopes);
                         for (long r = 0; r < up(rows, 2); r += 2)
                             for (int j = 0; j < 2; ++j) {
-                                const vec log = load(logs + j * LANES), minus = load(less + j * LANES);
+                                const vec most = load(top + j * LANES), part = load(share + j * LANES);
+                                const vec minus = load(less + j * LANES);
                                 halves two[2] = {halves{}, halves{}};
                                 for (long i = r; i < std::min(r + 2, rows); ++i) {
                                     const long at = i * WIDE + j * LANES;
-                                    vec x = power(load(scores + at) * scale - log);
+                                    vec x = power((load(scores + at) * sign - most) * by) * part;
                                     if (begin + i > first) x = seen(first + j * LANES - begin - i) ? x : vec{};
                                     const vec y = x * (load(slopes + at) - minus) * scale;
                                     if (narrow) {
@@ -297,20 +299,21 @@ extern "C" {
 int attention_of_bf16() { return NARROW; }
 
 // query, out: [batch, heads, seq, width], key, value: [batch, kv_heads, seq, width], of fp32 or, if narrow, of bf16; the
-// width is contiguous. sizes: batch, heads, kv_heads, seq, width. strides: see Shape, of query, key, value and out. lse:
-// [batch, heads, seq], the logarithm of each query's sum of exponentiated scores.
-int attention_forward(const void *query, const void *key, const void *value, void *out, float *lse,
+// width is contiguous. sizes: batch, heads, kv_heads, seq, width. strides: see Shape, of query, key, value and out. tops:
+// [2, batch, heads, seq], of each query the highest score before it is scaled, and 1 over the sum of powers below it: a
+// score is the same in both passes, so what is left of it below the highest has no error of a large score.
+int attention_forward(const void *query, const void *key, const void *value, void *out, float *tops,
                       const int64_t *sizes, const int64_t *strides, float scale, int threads, int narrow) {
     const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], strides};
-    return (narrow ? forward_of<NARROW> : forward_of<false>)(shape, query, key, value, out, lse, scale, threads);
+    return (narrow ? forward_of<NARROW> : forward_of<false>)(shape, query, key, value, out, tops, scale, threads);
 }
 
 // grad: like out. strides: also of grad and of the three gradients, which are like query, key and value.
 int attention_backward(const void *query, const void *key, const void *value, const void *out, const void *grad,
-                       const float *lse, void *grad_query, void *grad_key, void *grad_value, const int64_t *sizes,
+                       const float *tops, void *grad_query, void *grad_key, void *grad_value, const int64_t *sizes,
                        const int64_t *strides, float scale, int threads, int narrow) {
     const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], strides};
-    return (narrow ? backward_of<NARROW> : backward_of<false>)(shape, query, key, value, out, grad, lse, grad_query,
+    return (narrow ? backward_of<NARROW> : backward_of<false>)(shape, query, key, value, out, grad, tops, grad_query,
                                                                grad_key, grad_value, scale, threads);
 }
 }

@@ -35,7 +35,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
         from neox_gpt.attention import operators  # here, since it imports the compiler, a second of a start
 
         return operators.forward(query, key, value, scale)[0] if operators.computes(query.dtype) else None
-    if not computes(query.dtype) or torch._C._len_torch_dispatch_stack():  # noqa: SLF001  a mode knows torch's function
+    if not computes(query.dtype):
         return None
     if F.scaled_dot_product_attention is not torch._C._nn.scaled_dot_product_attention:  # noqa: SLF001
         _let_deepspeed_count(query, key, value)
@@ -57,35 +57,36 @@ def computes(dtype: torch.dtype) -> bool:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        out, sums = forward(query, key, value, scale)
-        ctx.save_for_backward(query, key, value, out, sums)
+        out, tops = forward(query, key, value, scale)
+        ctx.save_for_backward(query, key, value, out, tops)
         ctx.scale = scale
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        return *backward(grad, *ctx.saved_tensors, ctx.scale), None
+        query, key, value, out, tops = ctx.saved_tensors
+        return *backward(grad, query, key, value, out, tops, ctx.scale), None
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """What is attended, and of each query the logarithm of its sum of exponentiated scores [batch, heads, seq]."""
+    """What is attended; and [2, batch, heads, seq] each query's highest score and 1 over the sum of powers below it."""
     given = [_by_row(each) for each in (query, key, value)]
-    out, sums = results(query)
-    _run("attention_forward", [*given, out], [*given, out, sums], scale)
-    return out, sums
+    out, tops = results(query)
+    _run("attention_forward", [*given, out], [*given, out, tops], scale)
+    return out, tops
 
 
-def backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, scale: float) -> Three:
+def backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, tops: Tensor, scale: float) -> Three:
     """The gradients of queries, keys and values, from that of `out`."""
     given, grads = [_by_row(each) for each in (query, key, value, out, grad)], gradients(query, key, value)
-    _run("attention_backward", [*given, *grads], [*given, sums, *grads], scale)
+    _run("attention_backward", [*given, *grads], [*given, tops, *grads], scale)
     return grads
 
 
 def results(query: Tensor) -> tuple[Tensor, Tensor]:
     """Room for what `forward` returns."""
-    return _empty(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    return _empty(query), query.new_empty(2, *query.shape[:3], dtype=torch.float32)
 
 
 def gradients(*of: Tensor) -> Three:
@@ -118,4 +119,5 @@ def _run(name: str, shaped: Sequence[Tensor], given: Sequence[Tensor], scale: fl
 
 def _let_deepspeed_count(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Its profiler replaces torch's function while it counts: called here with tensors without memory."""
-    F.scaled_dot_product_attention(*(torch.empty_like(each, device="meta") for each in (query, key, value)))
+    given = (torch.empty_like(each, device="meta") for each in (query, key, value))
+    F.scaled_dot_product_attention(*given, is_causal=True, enable_gqa=query.shape[1] != key.shape[1])

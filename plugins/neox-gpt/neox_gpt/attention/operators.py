@@ -21,10 +21,10 @@ def forward(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Te
 
 @torch.library.custom_op("neox_gpt::causal_attention_backward", mutates_args=())
 def backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, scale: float
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, tops: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `native.backward`."""
-    return native.backward(grad, query, key, value, out, sums, scale)
+    return native.backward(grad, query, key, value, out, tops, scale)
 
 
 @forward.register_fake
@@ -33,7 +33,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, 
 
 
 @backward.register_fake
-def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, scale: float) -> Three:
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, tops: Tensor, scale: float) -> Three:
     return native.gradients(query, key, value)
 
 
