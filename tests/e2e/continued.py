@@ -5,12 +5,12 @@ The ranks of a run are forked from here, so that nothing is imported again, and 
 
 import json
 import os
-import socket
 import sys
 import traceback
 from pathlib import Path
 
 from layouts import warm_up
+from neox_author.testing.ports import free_port
 
 from neox_core.plan.runfile import noting, read_runfile
 from neox_core.run.run import run
@@ -43,9 +43,7 @@ def forked(rank: int, ranks: int, port: int, file: Path) -> int:
 def main() -> None:
     warm_up()
     for ranks, file in json.loads(sys.argv[2]):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         children = [forked(rank, ranks, port, Path(file)) for rank in range(ranks)]
         if ended := [code for child in children if (code := os.waitpid(child, 0)[1])]:
             sys.exit(f"{file}: ranks ended with {ended}")

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import sys
 import traceback
 from datetime import timedelta
@@ -22,6 +21,7 @@ import neox_deepspeed.pipeline
 import neox_plain.engine
 import torch
 from layouts import warm_up
+from neox_author.testing.ports import free_port
 
 from neox_core.checkpoint.checkpointer import Checkpointer, Resumed
 from neox_core.plan.runfile import noting, read_runfile
@@ -113,9 +113,7 @@ def forked(rank: int, case: dict[str, Any], port: int) -> int:
 def main() -> None:
     warm_up()
     for case in json.loads(sys.argv[2]):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         ranks = [forked(rank, case, port) for rank in range(case["ranks"])]
         codes = [os.waitstatus_to_exitcode(os.waitpid(each, 0)[1]) for each in ranks]
         wanted = case.get("codes") or [-signal.SIGKILL if case.get("kill") else 0] * case["ranks"]

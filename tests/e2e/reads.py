@@ -8,7 +8,6 @@ the engine that it, or DeepSpeed behind its reader of configs, has read.
 import hashlib
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -22,6 +21,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, DeepSpeedConfigObject
 from forks import forked
 from layouts import warm_up
+from neox_author.testing.ports import free_port
 
 from neox_core.config.schema.convert import block_of
 from neox_core.hooks.component import load_path
@@ -164,9 +164,7 @@ def import_all(plan: Any) -> None:
 
 
 def rank_main(file: Path, out: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     plan = read_runfile(file, hashlib.sha256(file.read_bytes()).hexdigest())

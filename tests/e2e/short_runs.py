@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import sys
 from functools import cache, cached_property, partial
 from importlib import metadata
@@ -19,6 +18,7 @@ from typing import Any
 
 from forks import forked
 from layouts import warm_up
+from neox_author.testing.ports import free_port
 from reads import import_all
 
 from neox_core.plan.runfile import noting, read_runfile
@@ -46,9 +46,7 @@ def read_versions_once() -> None:
 def rank_main(file: Path) -> None:
     """One rank that runs the plan in `file`."""
     os.chdir(file.parent)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     plan = read_runfile(file, hashlib.sha256(file.read_bytes()).hexdigest())

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from neox_author.testing.ports import free_port
 from torch import Tensor
 
 from neox_core.checkpoint.checkpointer import read_weights
@@ -152,9 +152,7 @@ class Lab:
 
     def launch(self, ranks: int, files: list[Path], kill_after: int | None = None) -> dict[str, object]:
         """All runs of one set of processes; kill_after: the step after which all of them are killed."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         return {"ranks": ranks, "port": port, "files": [str(file) for file in files], "kill_after": kill_after}
 
     def seen(self, name: str) -> Mapping[str, object]:

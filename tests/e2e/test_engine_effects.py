@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neox_author.testing.ports import free_port
 
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
@@ -100,9 +100,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def _run(files: list[Path]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(

@@ -75,14 +75,20 @@ def make(shape, activation, tensor, settings):
 """
 
 
-def run(folder: Path, change: str, code: int, more: str = "", **values: Any) -> str:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With what the runs have compiled."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def run(folder: Path, cache: Path, change: str, code: int, more: str = "", **values: Any) -> str:
     """What a run says that fails. more: lines of its config."""
     (folder / "mine").mkdir()
     (folder / "mine/odd_parts.py").write_text(PLUGIN.replace("CHANGE", change))
     (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": f"document {n} of a text"}) for n in range(200)))
     (folder / "run.yml").write_text(CONFIG.format(folder=folder, **values) + more)
     wrong = str(values["ranks"] - 1)
-    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1", "WRONG_RANK": wrong}
+    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "WRONG_RANK": wrong}
     argv = [sys.executable, "-m", "neox_core", "--plugins-dir", "mine", "train", "run.yml"]
     done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == code, done.stdout + done.stderr
@@ -100,15 +106,15 @@ def run(folder: Path, change: str, code: int, more: str = "", **values: Any) -> 
     ],
 )
 def test_a_loss_that_becomes_nan_names_the_part_that_made_it(
-    engine: str, ranks: int, layout: str, tmp_path: Path
+    engine: str, ranks: int, layout: str, cache: Path, tmp_path: Path
 ) -> None:
-    said = run(tmp_path, "made * float('nan')", 6, layout, engine=engine, ranks=ranks)
+    said = run(tmp_path, cache, "made * float('nan')", 6, layout, engine=engine, ranks=ranks)
     heard = "0, 1" if "parallel" in layout else ranks - 1  # the last stage tells its loss, tensor ranks share theirs
     assert f"the loss is nan at step 6 on rank {heard}: the first number that is not finite is what" in said
     assert "layers.1.mlp (feed forward odd-parts:odd 0+" in said
 
 
-def test_another_shape_names_the_part_that_gave_it(tmp_path: Path) -> None:
-    said = run(tmp_path, "made[:, :1]", 3, engine="plain", ranks=1)
+def test_another_shape_names_the_part_that_gave_it(cache: Path, tmp_path: Path) -> None:
+    said = run(tmp_path, cache, "made[:, :1]", 3, engine="plain", ranks=1)
     assert "feed forward odd-parts:odd 0+" in said
     assert "in a step it gives float32 [2, 1, 32], not float32 [2, 16, 32]: its contract says that result" in said

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from neox_author.testing.ports import free_port
 from neox_gpt.api import PositionShape
 from neox_gpt.gpt import GPT
 from neox_gpt.mlp import MLP
@@ -96,9 +96,7 @@ def test_a_recipe_has_as_many_parameters_as_its_model_is_published_with(name: st
 def test_every_recipe_trains_two_steps_scaled_down(plugins: Any, tmp_path: Path) -> None:
     _write_dataset(plugins, tmp_path / "tokens")
     files = [_scaled(name, plugins, tmp_path) for name in PUBLISHED]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     launch = {"ranks": 1, "port": port, "files": [str(file) for file in files], "kill_after": None}
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

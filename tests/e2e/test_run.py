@@ -4,7 +4,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from neox_author.testing.ports import free_port
 from toy_runs import LONG, NEOX, VOCAB, Run, make_toy
 
 from neox_core.plan.runfile import write_runfile
@@ -184,9 +184,7 @@ def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     files = [tmp_path / str(rank) / "run.json" for rank in (0, 1)]
     write_runfile(plan, files[0])
     write_runfile(evolve(plan, train=evolve(plan.train, seed=8)), files[1])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     for rank, file in enumerate(files):
         env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}

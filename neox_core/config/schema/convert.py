@@ -78,10 +78,7 @@ def by_key(cls: type | None) -> Mapping[str, Field]:
 
 def block_of(kind: Any) -> type | None:
     """The attrs class of a field that is a block."""
-    for member in (kind, *get_args(kind)):
-        if isinstance(member, type) and attrs.has(member):
-            return member
-    return None
+    return next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and attrs.has(each)), None)
 
 
 def read_fields(cls: type, values: Mapping[str, Any], path: str, report: Callable[[Problem], None]) -> dict[str, Any]:

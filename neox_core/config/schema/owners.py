@@ -1,7 +1,7 @@
 """Who owns each top-level key."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from attrs import field, frozen
 
@@ -65,8 +65,7 @@ class Owners:
 
 def find_owners(registry: Registry) -> Owners:
     """The owners of every key."""
-    sections = [(CORE, section) for section in CORE_SECTIONS]
-    sections += [(plugin.id, section) for plugin, section in registry.sections]
+    sections = [*((CORE, each) for each in CORE_SECTIONS), *((plugin.id, each) for plugin, each in registry.sections)]
     older = older_keys(registry)
     section_of: dict[str, str] = dict(older)
     for owner, section in sections:
@@ -78,8 +77,7 @@ def find_owners(registry: Registry) -> Owners:
 
 def settings_by_key(entry: Entry) -> Mapping[str, Field]:
     """The flat keys of a component: of its settings, and of its sections."""
-    classes = [section.settings for section in entry.component.sections]
-    classes += [entry.component.settings] if entry.component.settings is not None else []
+    classes = [*(section.settings for section in entry.component.sections), entry.component.settings]
     return {key: field for cls in classes for key, field in by_key(cls).items()}
 
 
@@ -105,8 +103,14 @@ def two_owners(names: Sequence[str]) -> str:
 
 def spellings(classes: Iterable[type]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Dotted path -> all paths with the same meaning."""
-    for each in (one for cls in classes for one in fields_of(cls)):
-        yield each.name, each.keys
-        block = block_of(each.type)
-        for inner, paths in spellings([block] if block else ()):
-            yield f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)
+    return (pair for each in classes for pair in _spellings_of(each))
+
+
+@cache
+def _spellings_of(cls: type) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found = []
+    for each in fields_of(cls):
+        found.append((each.name, each.keys))
+        for inner, paths in spellings(filter(None, [block_of(each.type)])):
+            found.append((f"{each.name}.{inner}", tuple(f"{outer}.{path}" for outer in each.keys for path in paths)))
+    return tuple(found)

@@ -106,13 +106,22 @@ static inline void tile(const unit *a, long a_row, long a_step, const unit *b, l
         }
 }
 
+// Of the last rows: not part of each caller, of which a compiler makes one for each number of rows.
 template <bool narrow, int high>
-static void tiles(long left, const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
-                  bool add) {
+__attribute__((noinline)) static void last_tile(long left, const unit *a, long a_row, long a_step, const unit *b,
+                                                long deep, float *c, long c_row, bool add) {
     if constexpr (high > 0) {
         if (left >= high) tile<narrow, high>(a, a_row, a_step, b, deep, c, c_row, add);
-        else tiles<narrow, high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
+        else last_tile<narrow, high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
     }
+}
+
+// The same of `left` rows, of which it takes HIGH at most.
+template <bool narrow>
+static void tiles(long left, const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
+                  bool add) {
+    if (left >= HIGH) tile<narrow, HIGH>(a, a_row, a_step, b, deep, c, c_row, add);
+    else last_tile<narrow, HIGH - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
 }
 
 // c [rows, columns <= WIDE] (+)= a b for one packed panel b. a: rows of `a_row` units, or packed, panels of HIGH rows.
@@ -125,11 +134,11 @@ static void panel(long rows, long columns, const unit *a, long a_row, const unit
         const unit *from = a + i * (packed ? deep : a_row);
         const long high = std::min<long>(HIGH, rows - i), row = packed ? 1 : a_row, step = packed ? HIGH : 1;
         if (columns == WIDE) {
-            tiles<narrow, HIGH>(high, from, row, step, b, deep, c + i * c_row, c_row, add);
+            tiles<narrow>(high, from, row, step, b, deep, c + i * c_row, c_row, add);
             continue;
         }
         for (long r = 0; add && r < high; ++r) std::copy_n(c + (i + r) * c_row, columns, part + r * WIDE);
-        tiles<narrow, HIGH>(high, from, row, step, b, deep, part, WIDE, add);
+        tiles<narrow>(high, from, row, step, b, deep, part, WIDE, add);
         for (long r = 0; r < high; ++r) std::copy_n(part + r * WIDE, columns, c + (i + r) * c_row);
     }
 }

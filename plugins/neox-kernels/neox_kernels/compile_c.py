@@ -1,4 +1,4 @@
-"""Small C functions of a plugin, compiled in about a second at their first use on a machine.
+"""Small C functions of a plugin, compiled in seconds at their first use on a machine.
 
 For loops that take one pass over memory where torch takes several. The caller also has a version in torch.
 """
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neox_core.files import cache_folder
+from neox_core.files import cache_folder, lock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,14 +58,17 @@ def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     try:
         library = cache_folder() / f"{source.stem}-{_key(source, compiler, flags)}.so"
         if not library.is_file():
-            _compile(compiler, flags, source, library)
+            with source.open("rb") as turn:  # of the ranks of a host, which come here at once, one compiles
+                lock(turn.fileno(), wait=True)
+                if not library.is_file():
+                    _compile(compiler, flags, source, library)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _compile(compiler: str, flags: Sequence[str], source: Path, library: Path) -> None:
-    """Compile to a temporary file, then rename it, so that ranks that compile at once do not see incomplete files."""
+    """Compile to a temporary file, then rename it, so that no process sees an incomplete file."""
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
         argv = [compiler, *flags, str(source), "-o", str(built)]

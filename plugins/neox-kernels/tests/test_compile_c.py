@@ -1,6 +1,10 @@
 """C functions that are compiled at their first use."""
 
 import ctypes
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +49,19 @@ def test_compiled_again_when_what_it_includes_is_another(folder: Path) -> None:
     included.unlink()
     native.cache_clear()
     assert native(source) is None
+
+
+def test_of_processes_that_come_at_once_one_compiles(folder: Path) -> None:
+    source, compiler = folder / "twice.cpp", folder / "bin/c++"
+    source.write_text(TWICE)
+    compiler.parent.mkdir()
+    compiler.write_text(f'#!/bin/sh\necho run >> {folder}/runs\nsleep 1\nexec {shutil.which("c++")} "$@"\n')
+    compiler.chmod(0o755)
+    code = f"import pathlib, neox_kernels.compile_c as c; print(c.native(pathlib.Path({str(source)!r})).twice(4))"
+    env = {**os.environ, "PATH": f"{compiler.parent}:{os.environ['PATH']}"}
+    started = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(3)]
+    assert [each.communicate()[0] for each in started] == [b"8\n"] * 3
+    assert (folder / "runs").read_text() == "run\n"
 
 
 def test_none_where_it_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from attrs import evolve
 from neox_author.testing import example_plan, load_only
+from neox_author.testing.ports import free_port
 
 from neox_core.plan.component import offered
 from neox_core.plan.hosts import name_of
@@ -80,11 +81,10 @@ sys.exit(max(each.wait() for each in running))
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("", 0))
-        return [each.getsockname()[1] for each in sockets]
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return [*ports]
 
 
 def sshd(

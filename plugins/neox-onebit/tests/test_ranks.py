@@ -1,13 +1,13 @@
 """Two and four real processes over gloo, against the papers' recurrences in float64."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from neox_author.testing.ports import free_port
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -36,9 +36,7 @@ MEETS = {
 def ranks(request, tmp_path_factory):
     """(number, what each rank saw of each case, folder)."""
     folder, size = tmp_path_factory.mktemp(f"ranks{request.param}"), request.param
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(Path(__file__).with_name("drive_ranks.py")), str(folder)]
     running = [

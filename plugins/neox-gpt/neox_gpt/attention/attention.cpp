@@ -80,8 +80,7 @@ static void turned_product(long count, long wide, const unit *a, const unit *b, 
                            bool add) {
     for (long d = 0; d < wide; d += WIDE)
         for (long i = 0; i < count; i += HIGH)
-            tiles<narrow, HIGH>(std::min<long>(HIGH, count - i), a + i, 1, WIDE, b + d / WIDE * panel_size, deep,
-                                c + i * wide + d, wide, add);
+            tiles<narrow>(count - i, a + i, 1, WIDE, b + d / WIDE * panel_size, deep, c + i * wide + d, wide, add);
 }
 
 // Scores [rows, WIDE] of keys and turned queries.

@@ -1,13 +1,13 @@
 """A run whose config asks for every kernel that its model and optimizer have an op for, next to the references."""
 
 import json
-import socket
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from neox_author.testing import build, load_only
+from neox_author.testing.ports import free_port
 from neox_gpt.build import build_model
 
 from neox_core.data.batches import build_batches
@@ -90,9 +90,7 @@ def by_references(plan: RunPlan) -> list[float]:
 
 
 def test_losses_are_those_of_the_references(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
