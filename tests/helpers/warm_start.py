@@ -26,8 +26,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-MODULES = ("neox_core", "neox_core.run.rank", "neox_launchers.elastic")
+MODULES = ("neox_core", "neox_core.cli.process", "neox_core.run.rank", "neox_launchers.elastic")
 """Those that are started so; of other modules, most import no torch."""
+AS_IT_IS = (None, None, True, (), None, None, None, 0, False, *[-1] * 6, True, None, None, None, -1, False)
+"""How a process is started that gets what this one has, as `Popen._execute_child` is told."""
 READ_ONCE = (
     "PYTHON",
     "LC_",
@@ -184,12 +186,7 @@ def install() -> None:
 def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Callable[[], object]) -> NoReturn:
     """In the fork: be the process that was asked for. ready: called when it is so for other processes."""
     forget(source)
-    for number in signal.valid_signals():
-        if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    let_signals_be()
     if job["session"]:
         os.setsid()
     for number, limit in job["limits"]:
@@ -206,6 +203,12 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
     os.closerange(3, 1 << 16)
     for name in MALLOC.keys() & job["env"].keys():
         ctypes.CDLL(None).mallopt(MALLOC[name], int(job["env"][name]))
+    begin(job, source)
+
+
+def begin(job: dict[str, Any], source: Fork) -> NoReturn:
+    """Run what is asked for, in a process that others take for it."""
+    os.execv = partial(exec_in_place, os.execv, source)  # type: ignore[assignment]
     sys.path[:] = [*job["path"], *source.path]
     sys.argv[:] = job["argv"]
     sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
@@ -214,6 +217,29 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
     threads = job["env"].get("OMP_NUM_THREADS", "")
     sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else len(job["cpus"]))
     leave(job["run"])
+
+
+def exec_in_place(as_ever: Callable[..., Any], source: Fork, path: str, words: Sequence[str]) -> None:
+    """In the place of `os.execv`: files without a place in the other program stay open."""
+    job = START.job(words, *AS_IT_IS) if threading.active_count() == 1 else None
+    if job is None:
+        as_ever(path, words)
+        return
+    os.execv = as_ever
+    forget(source)
+    let_signals_be()
+    show(job["words"], job["env"])
+    begin(job, source)
+
+
+def let_signals_be() -> None:
+    """What a handler in Python answers, as Python has it at its start."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def leave(run: Mapping[str, str]) -> NoReturn:

@@ -1,5 +1,6 @@
 """A fork of a process that has imported torch is to others the process that was asked for."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,19 @@ import psutil
 import pytest
 import warm_start
 
+PROBE = """
+import json, os, pathlib, signal, sys
+words = pathlib.Path("/proc/self/cmdline").read_text().rstrip("\\0").split("\\0")
+seen = {"id": os.getpid(), "words": words, "given": json.loads(sys.argv[1]), "again": os.environ.get("AGAIN")}
+print(json.dumps({**seen, "handled": callable(signal.getsignal(signal.SIGTERM)), "known": "colorsys" in sys.modules}))
+if "AGAIN" in os.environ:
+    sys.exit(7)
+import colorsys
+from neox_core.cli.process import exec_module
+os.environ["AGAIN"] = "yes"
+signal.signal(signal.SIGTERM, lambda *_: None)
+exec_module("probe", {"word": 2})
+"""
 RANK = [sys.executable, "-P", "-m", "neox_core.run.rank"]
 
 
@@ -63,6 +77,22 @@ def test_a_command_says_the_same_and_reads_what_it_is_given() -> None:
     assert [each.returncode for each in done] == [0, 2]
     assert done[0].stdout.startswith("neox, version ")
     assert "/none" in done[1].stderr
+
+
+@pytest.mark.usefixtures("started")
+def test_it_becomes_another_process_with_the_same_id(tmp_path: Path) -> None:
+    """As a light command becomes a heavy one: with its environment, and with none of its modules and handlers."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    words = [sys.executable, "-P", "-m", "neox_core.cli.process", "probe"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([*words, "0"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        first, second = map(json.loads, process.communicate('{"word": 1}')[0].splitlines())
+    assert process.returncode == 7
+    assert [each.pop("id") for each in (first, second)] == [process.pid] * 2
+    assert first.pop("words") == [*words, "0"]
+    assert second.pop("words")[:-1] == words
+    assert first == {"given": {"word": 1}, "again": None, "handled": False, "known": False}
+    assert second == {"given": {"word": 2}, "again": "yes", "handled": False, "known": False}
 
 
 def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
