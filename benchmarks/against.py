@@ -5,9 +5,10 @@
 OTHER is the folder of a git worktree with its own `.venv`, made from the same wheels (`make setup` in it). Both take
 turns in everything. A command is a whole process: `neox plugins list`, `neox config check` and `neox train --dry-run`
 on each checkout's own quickstart. Steps are of whole runs of `neox train`, of which one goes on for a few steps while
-the other is stopped; one thread each. Beside the time on the clock, the processor's is measured, of all processes of a
-run: other work on the machine changes it less. Rows are appended to benchmarks/results.csv; one whose case ends in
-"this / other" holds ratios of neighbouring turns.
+the other is stopped, each with as many threads as there are cores: before 5f5a2605 a run took no other number. Beside
+the time on the clock, the processor's is measured, of all processes of a run: other work on the machine changes it
+less. Rows are appended to benchmarks/results.csv; one whose case ends in "this / other" holds ratios of neighbouring
+turns.
 """
 
 import argparse
@@ -67,9 +68,9 @@ def steps(trees: Mapping[str, Path], runs: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name, config in configs(folder, trees["this"], runs).items():
+            threads = {"OMP_NUM_THREADS": str(os.cpu_count())}
             started = {
-                tree: neox_train(config, folder / name / tree, {"OMP_NUM_THREADS": "1"}, python_of(trees[tree]))
-                for tree in trees
+                tree: neox_train(config, folder / name / tree, threads, python_of(trees[tree])) for tree in trees
             }
             _rows(f"step of {name}", _turns(started, runs, STEPS[name]), "s")
 

@@ -1,8 +1,8 @@
 """Saves while training continues, against saves that training waits for.
 
-    python benchmarks/save_cpu.py FOLDER [--kills 200] [--rows]
+    python benchmarks/save_cpu.py FOLDER [--megabytes 61] [--kills 200] [--rows]
 
-One rank of the engine `plain` trains a model of 5 M parameters with Adam, 61 MB a checkpoint, and saves in turns with
+One rank of the engine `plain` trains a model with Adam, 5 M parameters for 61 MB a checkpoint, and saves in turns with
 and without `checkpoint: {background: true}`: for how long training stands still, and when the checkpoint is complete.
 With `--kills` a small run that saves after every step is instead killed with SIGKILL so often, each time at a random
 moment of a background write, and resumed; it has to end on the bits of a run that was never killed. With `--rows` the
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "checkpoin
 
 from checkpoint_runs import ADAM, CAUSAL_LM, LINEAR, Run, resuming
 
-WARM, TURNS, WIDTH = 1, 7, 150_000
+WARM, TURNS, WIDTH_OF_MB = 1, 7, 2459
 KILLED_WIDTH, KILLED_STEPS = 20_000, 400
 
 
@@ -49,10 +49,10 @@ def planned(folder: Path, name: str, **checkpoint: Any) -> RunPlan:
     )
 
 
-def stalls(folder: Path) -> dict[str, list[float]]:
+def stalls(folder: Path, megabytes: int) -> dict[str, list[float]]:
     """Seconds of each turn, by what was measured."""
     plans = {name: planned(folder, name, background=name == "background") for name in ("waiting", "background")}
-    runs = {name: Run(plan, width=WIDTH).steps(1) for name, plan in plans.items()}
+    runs = {name: Run(plan, width=megabytes * WIDTH_OF_MB).steps(1) for name, plan in plans.items()}
     runs["background"].checkpointer.attend(print)  # as the loop does after each step
     time.sleep(1)  # a step or two of a real run
     found: dict[str, list[float]] = {"waiting": [], "background": [], "complete": [], "busy": [], "first": []}
@@ -130,6 +130,7 @@ def train(plan: RunPlan, last: int) -> NoReturn:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--megabytes", type=int, default=61)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", action="store_true")
@@ -143,14 +144,14 @@ def main() -> None:
         row("save_cpu", "kills, each resumed, bit-equal end", "kills", [hit])
         row("save_cpu", "kills while a checkpoint was being written", "kills", [writing])
         return
-    found = stalls(args.folder)
-    row("save_cpu", "61 MB: training waits for the save", "s", found["waiting"])
-    row("save_cpu", "61 MB: save in the background, training stands still", "s", found["background"])
-    row("save_cpu", "61 MB: save in the background, until complete", "s", found["complete"])
-    row("save_cpu", "61 MB: save in the background, processor time of the standstill", "s", found["busy"])
+    found, size = stalls(args.folder, args.megabytes), f"{args.megabytes} MB"
+    row("save_cpu", f"{size}: training waits for the save", "s", found["waiting"])
+    row("save_cpu", f"{size}: save in the background, training stands still", "s", found["background"])
+    row("save_cpu", f"{size}: save in the background, until complete", "s", found["complete"])
+    row("save_cpu", f"{size}: save in the background, processor time of the standstill", "s", found["busy"])
     shares = [100 * stopped / whole for stopped, whole in zip(found["background"], found["waiting"], strict=True)]
-    row("save_cpu", "61 MB: standstill of a save in the background, of one that waits", "%", shares)
-    row("save_cpu", "61 MB: first save in the background, training stands still", "s", found["first"])
+    row("save_cpu", f"{size}: standstill of a save in the background, of one that waits", "%", shares)
+    row("save_cpu", f"{size}: first save in the background, training stands still", "s", found["first"])
     shutil.rmtree(args.folder)
 
 

@@ -55,12 +55,9 @@ class SharedMemory:
         return offset + len(data)
 
     def copy(self, offset: int, tensor: Tensor) -> int:
-        """Copy the elements of a tensor, of any device, to `offset`; returns where they end."""
+        """Copy the elements of a tensor, of any device, to `offset`, by torch's threads; returns where they end."""
         end = offset + int(tensor.numel() * tensor.element_size())
-        if tensor.device.type == "cpu" and tensor.is_contiguous() and end > offset:
-            # by one thread: memory is the limit, and threads wait for one another where other programs compute
-            self._mapped[offset:end] = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-        elif end > offset:
+        if end > offset:
             there = torch.frombuffer(self._mapped, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
             there.view(tensor.shape).copy_(tensor)
         return end
