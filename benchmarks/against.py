@@ -23,7 +23,7 @@ from typing import Any
 
 from results import append_row
 from train_cpu import SHAPES, config_of, write_dataset
-from turns import Contender, neox_train, warm_up
+from turns import SETTLE, Contender, neox_train, warm_up
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -89,7 +89,7 @@ def configs(folder: Path, tree: Path, runs: int) -> dict[str, dict[str, Any]]:
     }
     quick |= {"log-interval": 1, "eval-iters": 0, "save-interval": 1_000_000, "num_gpus": 1, "device": "cpu"}
     del quick["sample-prompt"]
-    count = WARM_UP + runs * max(STEPS.values()) + 1
+    count = WARM_UP + runs * (SETTLE + max(STEPS.values())) + 1
     return {
         "quickstart": {**quick, **files, "train-iters": max(count, 2200)},
         "14m": config_of(SHAPES["14m"], count, write_dataset(folder, 100_000)),
@@ -104,7 +104,7 @@ def _turns(runs: Mapping[str, Contender], rounds: int, count: int) -> dict[str, 
             for name in _in_turn(index, runs):
                 before = runs[name].processor_s
                 took = runs[name].turn(count)
-                times[name].append((took / count, (runs[name].processor_s - before) / count))
+                times[name].append((took / count, (runs[name].processor_s - before) / (SETTLE + count)))
     finally:
         for run in runs.values():
             run.end()

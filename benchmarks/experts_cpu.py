@@ -14,7 +14,7 @@ from pathlib import Path
 
 from results import append_row
 from train_cpu import SHAPES, WARM_UP, config_of, write_dataset
-from turns import neox_train, take_turns
+from turns import SETTLE, neox_train, take_turns
 
 EXPERTS, CHOSEN, TURN = 8, 2, 1
 
@@ -30,7 +30,7 @@ def main() -> None:
         data = write_dataset(Path(temporary), 100_000)
         for name in options.shapes:
             shape = SHAPES[name]
-            steps = WARM_UP + options.repeats * TURN + 1
+            steps = WARM_UP + options.repeats * (SETTLE + TURN) + 1
             dense = config_of(shape, steps, data) | {"use-bias-in-mlp": False}
             moe = {"moe-num-experts": EXPERTS, "moe-top-k": CHOSEN, "moe-router-type": options.router}
             moe |= {"mlp-type": "moe", "intermediate-size": 4 * shape.hidden // CHOSEN}

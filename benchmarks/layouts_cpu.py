@@ -21,7 +21,7 @@ from typing import Any
 from attrs import evolve
 from results import append_row
 from train_cpu import SHAPES, WARM_UP, config_of, write_dataset
-from turns import neox_train, take_turns
+from turns import SETTLE, neox_train, take_turns
 
 RANKS, BATCH = 2, 8
 ALONE = "one process"
@@ -43,7 +43,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def measure(name: str, layouts: list[str], repeats: int, data: Path, folder: Path) -> None:
     """One process and `layouts` in turn, and the rows of a shape."""
     shape = evolve(SHAPES[name], micro_batch=BATCH)
-    config = config_of(shape, WARM_UP + repeats * shape.steps + 1, data)
+    config = config_of(shape, WARM_UP + repeats * (SETTLE + shape.steps) + 1, data)
     runs = {
         layout: neox_train(
             config | LAYOUTS[layout], folder / name / layout, {"OMP_NUM_THREADS": "2" if layout == ALONE else "1"}

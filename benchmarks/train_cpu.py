@@ -5,8 +5,8 @@
 
 A cell is a shape, a precision and a mode. All contenders of a cell start at once, each a process with the same number
 of threads, and hold still after their first steps. Then they take turns: one goes on for a few steps while the others
-are stopped, `repeats` times round. A turn is timed from outside, from the signal to the line that tells of its last
-step. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its engine and its log. The
+are stopped, `repeats` times round. A turn is timed from outside, from the line that tells of its first step, which does
+not count, to that of its last. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its engine and its log. The
 others are a plain loop over random tokens: forward, backward, clipping at norm 1, torch's fused AdamW. `bare` is such a
 loop around our own model, with the memory allocator set as neox's launcher sets it for ranks; neox / bare tells what
 the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a
@@ -35,7 +35,7 @@ from typing import Any
 from attrs import frozen
 from neox_author.testing import build, load_only
 from results import append_row
-from turns import Contender, neox_train, take_turns
+from turns import SETTLE, Contender, neox_train, take_turns
 
 VOCAB, WARM_UP = 50304, 3
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
@@ -212,7 +212,7 @@ def peak_gib(device: str) -> float:
 
 def start(name: str, cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path) -> Contender:
     shape, precision, mode = cell
-    steps = WARM_UP + options.repeats * SHAPES[shape].steps + 1  # it is held back within the last one
+    steps = WARM_UP + options.repeats * (SETTLE + SHAPES[shape].steps) + 1  # it is held back within the last one
     env = {"OMP_NUM_THREADS": str(options.threads)}
     if name == "neox":
         config = config_of(SHAPES[shape], steps, data, options.device) | {"compile": mode == "compiled"}

@@ -13,6 +13,8 @@ import psutil
 
 POLL_S = 0.002
 PATIENCE_S = 900  # for a step: the first may compile for minutes, next to others that do
+SETTLE = 1
+"""Steps at the start of a turn that do not count: machines take memory from processes that are stopped."""
 
 
 class Contender:
@@ -58,8 +60,9 @@ class Contender:
         sys.exit(f"{' '.join(self._argv)} stopped after {len(self.steps)} of {steps} steps:\n{said}")
 
     def turn(self, steps: int) -> float:
-        """Go on for `steps` steps, then hold still. Returns the seconds they took."""
+        """Go on for SETTLE steps, and then for `steps`, then hold still. Returns the seconds that the latter took."""
         self.go_on()
+        self.wait(len(self.steps) + SETTLE)
         began = self.clock()
         self.wait(len(self.steps) + steps)
         took = self.clock() - began
