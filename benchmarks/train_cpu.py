@@ -6,12 +6,12 @@
 A cell is a shape, a precision and a mode. All contenders of a cell start at once, each a process with the same number
 of threads, and hold still after their first steps. Then they take turns: one goes on for a few steps while the others
 are stopped, `repeats` times round. A turn is timed from outside, from the line that tells of its first step, which does
-not count, to that of its last. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its engine and its log. The
-others are a plain loop over random tokens: forward, backward, clipping at norm 1, torch's fused AdamW. `bare` is such a
-loop around our own model, with the memory allocator set as neox's launcher sets it for ranks; neox / bare tells what
-the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a
-quarter of a head, parallel residual, untied, 50304 words. bf16 is autocast, with weights in fp32. Rows are appended to
-benchmarks/results.csv when a cell is done, so cells can be measured one by one.
+not count, to that of its last. `neox` is the whole of `neox train`: it reads a dataset through its loader, and has its
+engine and its log. The others are a plain loop over random tokens: forward, backward, clipping at norm 1, torch's fused
+AdamW. `bare` is such a loop around our own model, with the memory allocator set as neox's launcher sets it for ranks;
+neox / bare tells what the trainer costs. The models are GPT-NeoX's: layernorm, rotary on a quarter of a head, parallel
+residual, untied, 50304 words. bf16 is autocast, with weights in fp32. Rows are appended to benchmarks/results.csv when
+a cell is done, so cells can be measured one by one.
 
 LitGPT is no dependency; put it aside and name the folder:
 

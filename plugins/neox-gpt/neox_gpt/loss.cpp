@@ -97,8 +97,13 @@ static int gradients_of(const void *states, const void *weight, const int64_t *l
     const long row = units<narrow>(tokens), size = narrow ? 2 : 4;
     unit *packed = room(up(width, WIDE) * row + width);
     float *sums = (float *)room(runs * width * tokens);  // of each run [width, tokens]
-    int failed = !packed || !sums;
-    if (!failed) pack<narrow, WIDE>(states, tokens, width, width, packed, packed + up(width, WIDE) * row);
+    if (!packed || !sums) {
+        std::free(packed);
+        std::free(sums);
+        return 1;
+    }
+    int failed = 0;
+    pack<narrow, WIDE>(states, tokens, width, width, packed, packed + up(width, WIDE) * row);
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         const long of_words = up(width, HIGH) * ROWS;

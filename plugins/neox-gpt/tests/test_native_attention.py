@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Callable
+from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,15 @@ def test_who_counts_operations_sees_them(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [each.shape for each in seen[0]] == [each.shape for each in given]
     monkeypatch.undo()
     assert torch.equal(out, _attended(*given, 1.0))
+
+
+def test_without_memory_it_says_so_and_touches_nothing() -> None:
+    library, none = native.native(native.SOURCE, native.KEEPS_NAN), [c_void_p(None)]
+    sizes, strides = (c_int64 * 5)(1, 1, 1, 2**40, 2**12), (c_int64 * 24)()
+    assert library is not None
+    more = sizes, strides, c_float(1.0), c_int(2), c_int(0)
+    assert library.attention_forward(*5 * none, *more) == 1
+    assert library.attention_backward(*9 * none, *more) == 1
 
 
 def test_the_source_is_in_the_package() -> None:

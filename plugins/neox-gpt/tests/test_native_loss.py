@@ -4,13 +4,14 @@ import math
 import shutil
 import subprocess
 import sys
+from ctypes import c_int, c_long, c_void_p
 
 import pytest
 import torch
 from neox_author.testing.ranks import run_ranks
 from neox_gpt.loss import by_torch, cross_entropy
-from neox_gpt.native_loss import native_chunks
-from neox_kernels.compile_c import COMPILERS
+from neox_gpt.native_loss import KEEPS_NAN, SOURCE, native_chunks
+from neox_kernels.compile_c import COMPILERS, native
 from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import profile
@@ -143,6 +144,14 @@ def test_the_result_does_not_depend_on_the_number_of_threads(function) -> None:
         torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(*pair) for pair in zip(found[0], other, strict=True))
+
+
+def test_without_memory_it_says_so_and_touches_nothing() -> None:
+    library, none = native(SOURCE, KEEPS_NAN), c_void_p(None)
+    assert library is not None
+    sizes, more = [c_long(each) for each in (2**28, 2**12, 2**28)], (c_int(2), c_int(0))
+    assert library.loss_powers(*3 * [none], *sizes, *4 * [none], *more) == 1
+    assert library.loss_gradients(*5 * [none], *sizes, *3 * [none], *more) == 1
 
 
 @pytest.mark.parametrize("narrow", [False, True])

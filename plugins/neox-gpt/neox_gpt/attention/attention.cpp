@@ -105,11 +105,16 @@ static int forward_of(const Shape &shape, const void *query, const void *key, co
     const long panels = (seq + WIDE - 1) / WIDE;
     const float sign = scale < 0 ? -1.0f : 1.0f, by = scale * sign;
     unit *keys = room(pools * seq * deep), *values = room(pools * wide * pairs);
-    int failed = !keys || !values;
+    if (!keys || !values) {
+        std::free(keys);
+        std::free(values);
+        return 1;
+    }
+    int failed = 0;
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         const long most = deep * WIDE + 2 * KEYS * WIDE + WIDE * wide + width;
-        unit *mine = failed ? nullptr : room(most);
+        unit *mine = room(most);
         failed |= !mine;
 #pragma omp for schedule(static)
         for (long pool = 0; pool < pools; ++pool) {
