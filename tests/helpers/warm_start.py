@@ -208,7 +208,7 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
 
 def begin(job: dict[str, Any], source: Fork) -> NoReturn:
     """Run what is asked for, in a process that others take for it."""
-    os.execv = partial(exec_in_place, os.execv, source)  # type: ignore[assignment]
+    os.execv = partial(exec_in_place, os.execv, source)
     sys.path[:] = [*job["path"], *source.path]
     sys.argv[:] = job["argv"]
     sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
