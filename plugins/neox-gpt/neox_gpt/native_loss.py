@@ -13,26 +13,26 @@ from neox_kernels.api import native
 from torch import Tensor
 from torch.nn import functional as F
 
+from neox_gpt.tiles import KEEPS_NAN, in_memory, leaves_bf16_to_torch, multiplies_pairs
+
 if TYPE_CHECKING:
     from neox_core.parallel.tensor import TensorParallel
 
 SOURCE = Path(__file__).with_name("loss.cpp")
-KEEPS_NAN = "-fno-finite-math-only"
 
 
 def native_chunks(states: Tensor, matrix: Tensor) -> NativeChunks | None:
     """What computes the chunks of these states [tokens, width] and words [rows, width]; None where torch does.
 
     The products are of numbers in bf16 where the processor multiplies those by AVX-512, else in fp32, of numbers in
-    fp32 or bf16. Torch has the faster products where a processor multiplies whole tiles of bf16.
+    fp32 or bf16.
     """
-    plain = Tensor, torch.nn.Parameter  # a fake one has no memory
-    if any(type(each) not in plain or each.device.type != "cpu" or not each.numel() for each in (states, matrix)):
+    if not in_memory(states, matrix) or not states.numel() or not matrix.numel():
         return None
     if states.dtype not in (torch.float32, torch.bfloat16):
         return None
-    narrow = states.dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()  # noqa: SLF001
-    if narrow and (states.shape[1] % 2 or torch.cpu._is_amx_tile_supported()):  # noqa: SLF001
+    narrow = states.dtype == torch.bfloat16 and multiplies_pairs()
+    if narrow and (states.shape[1] % 2 or leaves_bf16_to_torch()):
         return None
     library = native(SOURCE, KEEPS_NAN)
     if library is None or (narrow and not library.loss_of_bf16()):

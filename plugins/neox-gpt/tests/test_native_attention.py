@@ -11,6 +11,7 @@ import torch
 from neox_gpt.attention import native
 from neox_gpt.attention.native import causal_attention
 from neox_gpt.attention.scores import Request, attend
+from neox_gpt.tiles import KEEPS_NAN
 from neox_kernels.compile_c import COMPILERS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -258,7 +259,7 @@ def test_who_counts_operations_sees_them(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_memory_it_says_so_and_touches_nothing() -> None:
-    library, none = native.native(native.SOURCE, native.KEEPS_NAN), [c_void_p(None)]
+    library, none = native.native(native.SOURCE, KEEPS_NAN), [c_void_p(None)]
     sizes, strides = (c_int64 * 5)(1, 1, 1, 2**40, 2**12), (c_int64 * 24)()
     assert library is not None
     more = sizes, strides, c_float(1.0), c_int(2), c_int(0)

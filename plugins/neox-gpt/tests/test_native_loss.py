@@ -10,7 +10,8 @@ import pytest
 import torch
 from neox_author.testing.ranks import run_ranks
 from neox_gpt.loss import by_torch, cross_entropy
-from neox_gpt.native_loss import KEEPS_NAN, SOURCE, native_chunks
+from neox_gpt.native_loss import SOURCE, native_chunks
+from neox_gpt.tiles import KEEPS_NAN
 from neox_kernels.compile_c import COMPILERS, native
 from torch import Tensor
 from torch.nn import functional as F

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -58,10 +59,13 @@ def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
     try:
         library = cache_folder() / f"{source.stem}-{_key(source, compiler, flags)}.so"
         if not library.is_file():
-            with source.open("rb") as turn:  # of the ranks of a host, which come here at once, one compiles
-                lock(turn.fileno(), wait=True)
+            turn = os.open(library.parent, os.O_RDONLY)  # a folder of the user's own, which no other user can lock
+            try:
+                lock(turn, wait=True)  # of the ranks of a host, which come here at once, one compiles
                 if not library.is_file():
                     _compile(compiler, flags, source, library)
+            finally:
+                os.close(turn)
         return ctypes.CDLL(str(library))
     except (OSError, subprocess.SubprocessError):
         return None

@@ -12,8 +12,9 @@ from neox_kernels.api import native
 from torch import Tensor
 from torch.nn import functional as F
 
+from neox_gpt.tiles import KEEPS_NAN, in_memory, leaves_bf16_to_torch, multiplies_pairs
+
 SOURCE = Path(__file__).with_name("attention.cpp")
-KEEPS_NAN = "-fno-finite-math-only"
 Three = tuple[Tensor, Tensor, Tensor]
 
 
@@ -23,8 +24,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) ->
     A query sees its own key and those before it. None where torch has to compute it: numbers of bf16 that the processor
     does not multiply by AVX-512, or multiplies by whole tiles, and all formats but that and fp32.
     """
-    plain = Tensor, torch.nn.Parameter  # a fake one has no memory
-    if any(type(each) not in plain or each.device.type != "cpu" for each in (query, key, value)):
+    if not in_memory(query, key, value):
         return None
     if torch.is_autocast_enabled("cpu"):  # as torch's own function
         dtype = torch.get_autocast_dtype("cpu")
@@ -48,7 +48,7 @@ def computes(dtype: torch.dtype) -> bool:
     if not torch.backends.cuda.flash_sdp_enabled():  # by which a caller asks for torch's other forms, on a CPU too
         return False
     narrow = dtype == torch.bfloat16
-    if narrow and (not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):  # noqa: SLF001
+    if narrow and (leaves_bf16_to_torch() or not multiplies_pairs()):
         return False
     library = native(SOURCE, KEEPS_NAN) if narrow or dtype == torch.float32 else None
     return library is not None and (not narrow or bool(library.attention_of_bf16()))
