@@ -50,7 +50,7 @@ class NativeChunks:
     states: Tensor
     matrix: Tensor
     narrow: bool
-    _powers: Tensor | None = None
+    _kept: tuple[Tensor, Tensor] | None = None
 
     def size(self, wished: int) -> int:
         """Tokens of a chunk, a multiple of what the code takes at once; about twice those that are wished.
@@ -78,10 +78,10 @@ class NativeChunks:
         states, labels, kept = _filled(self.states[part], labels, kept, (count + step - 1) // step * step)
         size = len(states)
         _let_profilers_count(count, self.matrix)
-        powers = None if grad_states is None else self._powers_of(rows * size)
+        powers, sums = (None, None) if grad_states is None else self._room(rows, size)
         highest, total = torch.empty(2, int(self.library.loss_blocks(c_long(rows))), size)
         own = torch.zeros(size)
-        self._run("loss_powers", (states, self.matrix, labels), (powers, highest, total, own))
+        self._run("loss_powers", size, (states, self.matrix, labels), (powers, highest, total, own, sums))
         top = highest.amax(0)
         if tensor.size > 1:
             top = tensor.highest(top)
@@ -92,19 +92,22 @@ class NativeChunks:
         if grad_states is not None:
             scale, less = shares.div_(whole).mul_(kept), (own - top).exp_().div_(whole).sub_(1)
             grad = torch.empty(self.matrix.shape[1], size)
-            self._run("loss_gradients", (states, self.matrix, labels, scale, less), (powers, grad, grad_matrix))
+            read = states, self.matrix, labels, scale, less, powers, sums
+            self._run("loss_gradients", size, read, (grad, grad_matrix))
             grad_states[part] = grad.T[:count]
         return (top - own + whole.log())[:count]
 
-    def _powers_of(self, count: int) -> Tensor:
-        """Room for them, which the first chunk makes: none is larger."""
-        if self._powers is None:
-            self._powers = torch.empty(count, dtype=self.matrix.dtype)
-        return self._powers
+    def _room(self, rows: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """For the powers and their sums, which the first chunk makes: none is larger."""
+        if self._kept is None:
+            runs = int(self.library.loss_runs(c_long(rows)))
+            powers = torch.empty(rows * tokens, dtype=self.matrix.dtype)
+            self._kept = powers, torch.empty(runs * self.matrix.shape[1] * tokens)
+        return self._kept
 
-    def _run(self, name: str, read: Sequence[Tensor], written: Sequence[Tensor | None]) -> None:
-        """A function of the library. read: the states come first. Raises MemoryError where it got none."""
-        sizes = map(c_long, (len(read[0]), *self.matrix.shape))
+    def _run(self, name: str, tokens: int, read: Sequence[Tensor | None], written: Sequence[Tensor | None]) -> None:
+        """A function of the library. Raises MemoryError where it got none."""
+        sizes = map(c_long, (tokens, *self.matrix.shape))
         before, after, threads = _places(read), _places(written), c_int(torch.get_num_threads())
         if getattr(self.library, name)(*before, *sizes, *after, threads, c_int(self.narrow)):
             raise MemoryError("no memory for a chunk of the cross-entropy")

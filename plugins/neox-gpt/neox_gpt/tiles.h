@@ -66,27 +66,40 @@ static inline ints widened(halves x) { return __builtin_convertvector(x, ints); 
 static inline vec number(halves x) { return (vec)(widened(x) << 16); }
 static inline half rounded(float x) { return rounded(vec{} + x)[0]; }
 
+// Of a row of fp32 or of bf16.
+template <bool narrow>
+static inline float number_at(const void *row, long k) {
+    if (!narrow) return ((const real *)row)[k];
+    const int32_t bits = (int32_t)((const half *)row)[k] << 16;
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
 // Units of so many numbers that are added up.
 template <bool narrow>
 constexpr long units(long count) {
     return narrow ? (count + 1) / 2 : count;
 }
 
-// c [high, WIDE] (+)= a [high, deep] b [deep, WIDE], in units; the strides of a are given, b is packed.
+// c [high, WIDE] (+)= a [high, deep] b [deep, WIDE], in units; the strides of a are given, b is packed. Where a row of
+// a goes on in another panel of WIDE numbers, that is `skip` units behind the end of the one before.
 template <bool narrow, int high>
 static inline void tile(const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
-                        bool add) {
+                        bool add, long skip) {
     vec sum[high][2];
 #pragma GCC unroll 16
     for (int i = 0; i < high; ++i) {
         sum[i][0] = sum[i][1] = vec{};
         __builtin_prefetch(c + i * c_row, 1);
+        __builtin_prefetch(c + i * c_row + LANES, 1);
     }
     for (long k = 0; k < deep; ++k) {
         const vec b0 = *(const vec *)(b + k * WIDE), b1 = *(const vec *)(b + k * WIDE + LANES);
+        const unit *column = a + k * a_step + k / units<narrow>(WIDE) * skip;
 #pragma GCC unroll 16
         for (int i = 0; i < high; ++i) {
-            const unit *at = a + i * a_row + k * a_step;
+            const unit *at = column + i * a_row;
             const vec x = narrow ? (vec)(ints{} + *at) : vec{} + *(const real *)at;
             if constexpr (narrow) {
                 add_pairs(sum[i][0], x, b0);
@@ -106,39 +119,47 @@ static inline void tile(const unit *a, long a_row, long a_step, const unit *b, l
         }
 }
 
+// In bf16 a function of its own: GCC 12 keeps the sums in registers there, and not in every caller.
+template <int high>
+__attribute__((noinline)) static void tile_of_pairs(const unit *a, long a_row, long a_step, const unit *b, long deep,
+                                                    float *c, long c_row, bool add, long skip) {
+    tile<true, high>(a, a_row, a_step, b, deep, c, c_row, add, skip);
+}
+
 // Of the last rows: not part of each caller, of which a compiler makes one for each number of rows.
 template <bool narrow, int high>
 __attribute__((noinline)) static void last_tile(long left, const unit *a, long a_row, long a_step, const unit *b,
-                                                long deep, float *c, long c_row, bool add) {
+                                                long deep, float *c, long c_row, bool add, long skip) {
     if constexpr (high > 0) {
-        if (left >= high) tile<narrow, high>(a, a_row, a_step, b, deep, c, c_row, add);
-        else last_tile<narrow, high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
+        if (left >= high) tile<narrow, high>(a, a_row, a_step, b, deep, c, c_row, add, skip);
+        else last_tile<narrow, high - 1>(left, a, a_row, a_step, b, deep, c, c_row, add, skip);
     }
 }
 
 // The same of `left` rows, of which it takes HIGH at most.
 template <bool narrow>
 static void tiles(long left, const unit *a, long a_row, long a_step, const unit *b, long deep, float *c, long c_row,
-                  bool add) {
-    if (left >= HIGH) tile<narrow, HIGH>(a, a_row, a_step, b, deep, c, c_row, add);
-    else last_tile<narrow, HIGH - 1>(left, a, a_row, a_step, b, deep, c, c_row, add);
+                  bool add, long skip = 0) {
+    if (left < HIGH) last_tile<narrow, HIGH - 1>(left, a, a_row, a_step, b, deep, c, c_row, add, skip);
+    else if constexpr (narrow) tile_of_pairs<HIGH>(a, a_row, a_step, b, deep, c, c_row, add, skip);
+    else tile<narrow, HIGH>(a, a_row, a_step, b, deep, c, c_row, add, skip);
 }
 
 // c [rows, columns <= WIDE] (+)= a b for one packed panel b. a: rows of `a_row` units, or packed, panels of HIGH rows.
 template <bool narrow>
 static void panel(long rows, long columns, const unit *a, long a_row, const unit *b, long deep, float *c, long c_row,
-                  bool add) {
+                  bool add, long skip = 0) {
     const bool packed = a_row == 0;
     float part[HIGH * WIDE];
     for (long i = 0; i < rows; i += HIGH) {
         const unit *from = a + i * (packed ? deep : a_row);
         const long high = std::min<long>(HIGH, rows - i), row = packed ? 1 : a_row, step = packed ? HIGH : 1;
         if (columns == WIDE) {
-            tiles<narrow>(high, from, row, step, b, deep, c + i * c_row, c_row, add);
+            tiles<narrow>(high, from, row, step, b, deep, c + i * c_row, c_row, add, skip);
             continue;
         }
         for (long r = 0; add && r < high; ++r) std::copy_n(c + (i + r) * c_row, columns, part + r * WIDE);
-        tiles<narrow>(high, from, row, step, b, deep, part, WIDE, add);
+        tiles<narrow>(high, from, row, step, b, deep, part, WIDE, add, skip);
         for (long r = 0; r < high; ++r) std::copy_n(part + r * WIDE, columns, c + (i + r) * c_row);
     }
 }

@@ -9,6 +9,7 @@ from ctypes import c_int, c_long, c_void_p
 import pytest
 import torch
 from neox_author.testing.ranks import run_ranks
+from neox_gpt import native_loss
 from neox_gpt.loss import by_torch, cross_entropy
 from neox_gpt.native_loss import SOURCE, native_chunks
 from neox_gpt.tiles import KEEPS_NAN
@@ -69,6 +70,13 @@ def test_flat_and_steep_logits(scale: float) -> None:
     assert max(errors(with_gradients(cross_entropy, *given), exact(*given))) < 1e-5
 
 
+@pytest.mark.parametrize("vectors", ["-mno-avx512f", "-mno-avx"])
+def test_processors_with_shorter_vectors(monkeypatch: pytest.MonkeyPatch, vectors: str) -> None:
+    monkeypatch.setattr(native_loss, "native", lambda source, *flags: native(source, *flags, vectors))
+    given = problem(50, 300, 193)
+    assert max(errors(with_gradients(cross_entropy, *given, 33), exact(*given))) < 2e-6
+
+
 needs_bf16 = pytest.mark.skipif(
     not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
     reason="torch computes the loss in bf16 on this processor",
@@ -78,6 +86,27 @@ needs_bf16 = pytest.mark.skipif(
 def under_autocast(*given) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return cross_entropy(*given)
+
+
+ORDERS = {
+    "rising": lambda rows: torch.arange(rows) / rows,
+    "falling": lambda rows: 1 - torch.arange(rows) / rows,
+    "one peak": lambda rows: 1 - (torch.arange(rows) / rows - 0.7).abs(),
+    "jumps": lambda rows: (torch.arange(rows) // 250 % 3 - 1).float(),
+}
+
+
+@pytest.mark.parametrize("steep", [3.0, 100.0])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("function", [cross_entropy, pytest.param(under_autocast, marks=needs_bf16)])
+def test_the_highest_logit_may_come_anywhere(function, order: str, steep: float) -> None:
+    """What is summed up before a higher one is scaled down with it: to nothing, where it is far below."""
+    hidden, weight, labels = problem(40, 16, 14_000, 0.1)
+    hidden[:, 0], weight[:, 0] = 1, steep * ORDERS[order](len(weight))
+    hidden[1, 0] = -1  # for one token the order is the reverse
+    narrow = function is under_autocast
+    wanted = exact(*((hidden.bfloat16(), weight.bfloat16(), labels) if narrow else (hidden, weight, labels)))
+    assert max(errors(with_gradients(function, hidden, weight, labels), wanted)) < (4e-3 if narrow else 3e-6)
 
 
 def by_torch_in_bf16(*given) -> Tensor:
@@ -151,8 +180,8 @@ def test_without_memory_it_says_so_and_touches_nothing() -> None:
     library, none = native(SOURCE, KEEPS_NAN), c_void_p(None)
     assert library is not None
     sizes, more = [c_long(each) for each in (2**28, 2**12, 2**28)], (c_int(2), c_int(0))
-    assert library.loss_powers(*3 * [none], *sizes, *4 * [none], *more) == 1
-    assert library.loss_gradients(*5 * [none], *sizes, *3 * [none], *more) == 1
+    assert library.loss_powers(*3 * [none], *sizes, *5 * [none], *more) == 1
+    assert library.loss_gradients(*7 * [none], *sizes, *2 * [none], *more) == 1
 
 
 @pytest.mark.parametrize("narrow", [False, True])

@@ -24,15 +24,6 @@ struct Shape {
     long group() const { return heads / kv_heads; }
 };
 
-template <bool narrow>
-static inline float number_at(const char *row, long k) {
-    if (!narrow) return ((const real *)row)[k];
-    const int32_t bits = (int32_t)((const half *)row)[k] << 16;
-    float x;
-    std::memcpy(&x, &bits, 4);
-    return x;
-}
-
 // Rows of `width` numbers as rows of whole units.
 template <bool narrow>
 static void copy_rows(const char *x, long step, long rows, long width, unit *out) {
