@@ -54,7 +54,7 @@ class Checkpointer:
         self._saved_step: int | None = None
         self._stores = open_stores(plan.checkpoint)
         self._store = self._stores.get(plan.checkpoint.save or "")
-        behind = plan.checkpoint.background and plan.checkpoint.save is not None
+        behind = plan.checkpoint.background is not False and plan.checkpoint.save is not None
         self._writer: BackgroundWriter | None = getattr(engine, "background_writer")() if behind else None  # noqa: B009
         self._complete: list[tuple[int, Path | str]] = []
 

@@ -63,7 +63,7 @@ class Sharding:
     whole_weights: a checkpoint has a weight in one piece also where ranks hold parts of it.
     load_masters: a run resumes from the fp32 copies of weights, not from the rounded ones.
     sparse_gradients: the gradient of a table is sent as the rows that a step has used.
-    background: checkpoints are written while the run trains.
+    background: checkpoints are written while the run trains; None: where the engine finds that it pays.
     """
 
     stage: int = 0
@@ -73,7 +73,7 @@ class Sharding:
     whole_weights: bool = False
     load_masters: bool = True
     sparse_gradients: bool = False
-    background: bool = False
+    background: bool | None = False
 
 
 class Memory(Protocol):
@@ -209,7 +209,7 @@ class BackgroundWriter(Protocol):
     ) -> bool:
         """Copy what `collected` gives and return, while a process writes the copy, and of all ranks' a checkpoint.
 
-        False: a rank has no memory for a copy, and nothing was done. shown: where the checkpoint will be.
+        False: not done; there is no memory for a copy, or it does not pay. shown: where the checkpoint will be.
         """
 
     def wait(self) -> list[tuple[int, Path | str]]:
@@ -234,7 +234,7 @@ class Engine(Storage, Protocol):
     `find_source()`, which may be left out: in words, what first gave a number that is not finite, such as "layers.1.mlp
     gives"; "" where nothing did. Repeats the step that `find_nonfinite` repeats, or the last one. Collective.
 
-    `background_writer()` makes a `BackgroundWriter`; only an engine whose `Sharding.background` may be True needs it.
+    `background_writer()` makes a `BackgroundWriter`; an engine whose `Sharding.background` is always False needs none.
 
     `notes`, which may be left out: lines for people, shown at the start. `stages`, too: where each stage of a pipeline
     begins in the row of layers, then its end, where that was measured; state.json has it for the runs that resume.

@@ -260,7 +260,7 @@ class CheckpointPlan:
     whole_weights: store a weight in one piece also where ranks hold parts of it. load_masters: resume from fp32 copies
     of weights, not from the rounded ones. extra_save: steps to save at besides those of the interval. schedules: those
     of this environment by identity, where that of a checkpoint is to count, which names one of them. stores: of `save`
-    and `load`, where they are addresses. background: write checkpoints while the run trains.
+    and `load`, where they are addresses. background: write checkpoints while the run trains; None: where that pays.
     """
 
     save: str | None
@@ -283,7 +283,7 @@ class CheckpointPlan:
     extra_save: tuple[int, ...] = field(default=(), metadata=of("extra_save_iters"))
     schedules: dict[str, ComponentRef] | None = field(default=None, metadata=of(derived="the installed plugins"))
     stores: tuple[StorePlan, ...] = field(default=(), metadata=of("save", "load", apart=START))
-    background: bool = field(default=False, metadata=of("checkpoint.background"))
+    background: bool | None = field(default=False, metadata=of("checkpoint.background"))
 
     @property
     def save_folder(self) -> str | None:

@@ -50,7 +50,6 @@ MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRE
 MAY_DIFFER = {"PYTHONPATH", "PYTHONSAFEPATH", "OMP_NUM_THREADS", "TORCH_EXTENSIONS_DIR", *MALLOC}
 MAY_DIFFER |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 LIBRARIES = ("torch", "numpy")
-ALSO = ("asyncio","attr","attr.validators","attrs", "cattrs.preconf.json", "click", "email.message", "importlib.metadata","ipaddress","logging","pluggy", "rich.console","rich.progress","rich.table","rich.live", "ruamel.yaml","tomli", "tokenizers","tqdm","unittest.mock","zipfile","typing_extensions","packaging.requirements","safetensors.torch","textwrap","hashlib","ssl","urllib.request","plotext")
 """What a fork of a fork keeps of what its parent has imported: their modules register things once for all."""
 ROOM = 32000
 """Bytes of the command line and of the environment that others can see of a fork."""
@@ -346,8 +345,6 @@ def serve(connection: socket.socket) -> NoReturn:
 
 if __name__ == "__main__":
     import torch  # noqa: F401, for the forks
-    from importlib import import_module
-    for each in ALSO: import_module(each)
 
     sys.modules["warm_start"] = sys.modules["__main__"]
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -165,12 +165,52 @@ def test_without_memory_for_a_copy_the_run_waits(behind: RunPlan, monkeypatch: p
     assert "too small for a copy" in said[0]
 
 
+def fill_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "neox-memory"]
+
+
+def test_unasked_it_is_done_where_a_rank_stores_much(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    unasked = with_checkpoint(plan, background=None)
+    run = Run(unasked, width=500).steps(1)
+    assert not run.checkpointer.attend(print)
+    stored = expected_bytes(run.engine, CONTEXT.groups, optimizer=True)
+    assert (run.checkpointer._writer._memory.size, fill_threads()) == (0, [])
+    CheckpointReader(run.save()).verify()
+    monkeypatch.setattr("neox_plain.background.writer.PAYS", stored)
+    again = Run(resuming(unasked), width=500)
+    again.load()
+    assert not again.steps(1).checkpointer.attend(print)
+    assert again.checkpointer._writer._memory.size >= stored
+    assert again.checkpointer.save(again.state) is None
+    again.checkpointer.wait()
+    ((_, shown),) = again.checkpointer.completed()
+    CheckpointReader(Path(shown)).verify()
+    again.checkpointer.close()
+
+
+def test_unasked_it_leaves_half_of_the_memory_and_says_nothing(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_plain.background.writer.PAYS", 1)
+    run, said = Run(with_checkpoint(plan, background=None), width=5000).steps(1), list[str]()
+    stored = expected_bytes(run.engine, CONTEXT.groups, optimizer=True)
+    monkeypatch.setattr("neox_plain.background.writer.free_memory", lambda: 4 * stored)
+    assert not run.checkpointer.attend(said.append)
+    assert run.checkpointer.save(run.state) is None
+    run.checkpointer.wait()
+    monkeypatch.setattr("neox_plain.background.writer.free_memory", lambda: 3 * stored // 2)
+    run = Run(with_checkpoint(plan, background=None), width=5000).steps(2)
+    for _ in range(2):
+        assert not run.checkpointer.attend(said.append)
+        CheckpointReader(run.steps(1).save()).verify()
+    assert run.checkpointer._writer._memory.size == 0
+    assert [line for line in said if "memory" in line] == []
+
+
 def test_the_first_save_finds_its_memory_in_place(behind: RunPlan) -> None:
     run = Run(behind, width=60_000)
     assert not run.checkpointer.attend(print)  # before an update nothing is known of the optimizer's state
     assert run.checkpointer._writer._memory.size == 0
     run.steps(1).checkpointer.attend(print)
-    for thread in [each for each in threading.enumerate() if each.name == "neox-memory"]:
+    for thread in fill_threads():
         thread.join()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     run.checkpointer.save(run.state)

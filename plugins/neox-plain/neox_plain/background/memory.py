@@ -21,6 +21,10 @@ ALIGNED = 64
 """Bytes; a file of tensors starts at a multiple."""
 LEAST_LEFT = 0.1
 """Free memory that a copy leaves, as a share of it."""
+MOST_TAKEN = 0.5
+"""Free memory that it takes where nobody has asked for it."""
+PAYS = 1 << 28
+"""Bytes of a rank from which on it is made without being asked for; less is written in half a second."""
 GRAIN = 1 << 20
 """Bytes; memory grows by multiples, since each growth maps all of its pages again."""
 _MADV_POPULATE_WRITE = 23

@@ -28,7 +28,15 @@ from neox_core.checkpoint.tensor_file import layout
 from neox_core.checkpoint.write import note_of
 from neox_core.errors import CheckpointError
 from neox_core.interpreter import python
-from neox_plain.background.memory import ALIGNED, LEAST_LEFT, SharedMemory, expected_bytes, free_memory
+from neox_plain.background.memory import (
+    ALIGNED,
+    LEAST_LEFT,
+    MOST_TAKEN,
+    PAYS,
+    SharedMemory,
+    expected_bytes,
+    free_memory,
+)
 from neox_plain.background.process import COMPLETE, WRITTEN
 
 if TYPE_CHECKING:
@@ -74,6 +82,8 @@ class Writer:
         self._plan = plan
         self._context = context
         self._engine = engine
+        self._always = bool(plan.checkpoint.background)
+        self._pays: bool | None = True if self._always else None
         self._prepared = False
         self._rank = 0 if context.groups.world is None else dist.get_rank()
         self._ranks_here = max(host.slots for host in plan.cluster.hosts)
@@ -91,12 +101,19 @@ class Writer:
         store: StoredCheckpoints | None,
     ) -> bool:
         """As `contracts.engine.BackgroundWriter.start`."""
+        if not self._worth():
+            return False
         began = time.monotonic()
         end = ending()
         job = {"folder": end.written, "rank": self._rank, "ending": asdict(end) if self._rank == 0 else None}
         place = self._agreed(partial(self._copy, collected, {**job, "store": self._described(store)}))
         if not self._everywhere(place is not None) or place is None:
-            self._lines.append("the memory is too small for a copy of the model: the run waits for the checkpoint")
+            if self._always:
+                self._lines.append("the memory is too small for a copy of the model: the run waits for the checkpoint")
+            else:
+                self._pays = False
+                self._end()
+                self._memory = SharedMemory()
             return False
         self._answers = _Answers()
         self._agreed(partial(self._send, f"{place[0]} {place[1]}\n"))
@@ -152,12 +169,26 @@ class Writer:
             self._save = None
         self._end()
 
+    def _worth(self) -> bool:
+        """Whether it is asked for, or a rank stores so much that training should not wait. Collective."""
+        if self._pays is None:
+            most = torch.tensor(self._size(), device=self._context.device)
+            if self._context.groups.world is not None:
+                dist.all_reduce(most, dist.ReduceOp.MAX, group=self._context.groups.world)
+            if not most:
+                return False
+            self._pays = bool(most >= PAYS)
+        return self._pays
+
+    def _size(self) -> int:
+        return expected_bytes(self._engine, self._context.groups, optimizer=self._plan.checkpoint.save_optimizer)
+
     def _prepare(self) -> None:
-        size = expected_bytes(self._engine, self._context.groups, optimizer=self._plan.checkpoint.save_optimizer)
+        size = self._size()
         if size:
             self._prepared = True
             with suppress(OSError):
-                if self._room(size) is not None:
+                if (self._always or size >= PAYS) and self._room(size) is not None:
                     self._memory.fill()
 
     def _copy(
@@ -187,7 +218,7 @@ class Writer:
     def _room(self, size: int) -> SharedMemory | None:
         """Shared memory of at least `size` bytes; None where the host has too little."""
         more = max(0, size - self._memory.size) * self._ranks_here
-        if more and more > (1 - LEAST_LEFT) * free_memory():
+        if more and more > (1 - LEAST_LEFT if self._always else MOST_TAKEN) * free_memory():
             return None
         self._memory.grow(size)
         return self._memory

@@ -9,6 +9,7 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_plain.config.sections.checkpoint import CheckpointBlockSection
 
+ON_LINUX = hasattr(os, "memfd_create")
 SETTLED = {
     "checkpoint.load_universal": "checkpoints load on any number of ranks",
     "checkpoint.parallel_write.pipeline_stage": "every rank writes its share",
@@ -48,12 +49,13 @@ def background_needs_linux(config: Config, shape: ClusterShape) -> Iterator[Prob
     key = "checkpoint.background"
     if not in_background(config):
         return
-    if not hasattr(os, "memfd_create"):
+    if not ON_LINUX:
         yield config.problem("needs shared memory without a name, which Linux has", key, "false")
     elif config.value("save") is None:
         yield config.problem("changes nothing: this run saves no checkpoints", key, "set save", severity="note")
 
 
-def in_background(config: Config) -> bool:
-    """Whether checkpoints are to be written while the run trains."""
-    return config.section(CheckpointBlockSection).checkpoint.background
+def in_background(config: Config) -> bool | None:
+    """Whether checkpoints are to be written while the run trains. None: where that pays and memory allows."""
+    asked = config.section(CheckpointBlockSection).checkpoint.background
+    return False if asked is None and not ON_LINUX else asked

@@ -41,9 +41,10 @@ class CheckpointBlock:
         False,
         help="Save on a local disk of the host: for runs on one host.",
     )
-    background: bool = setting(
-        False,
-        help="Write checkpoints while training continues, from a copy in memory (Linux).",
+    background: bool | None = setting(
+        None,
+        help="Write checkpoints while training continues, from a copy in memory (Linux). Unset: where a rank "
+        "stores 256 MiB or more, and the copies need at most half of the memory that is free.",
         changes="speed",
         aliases=("async",),
     )
