@@ -14,6 +14,7 @@ constexpr long RUNS = 32;   // of blocks, each with a highest so far and a sum f
 
 static long blocks_of(long rows) { return (rows + ROWS - 1) / ROWS; }
 static long runs_of(long rows) { return std::min(RUNS, blocks_of(rows)); }
+static long tiles_of(long rows, long columns) { return (rows + HIGH - 1) / HIGH * ((columns + WIDE - 1) / WIDE); }
 static long begin_of(long run, long rows) { return run * blocks_of(rows) / runs_of(rows); }  // its first block
 
 // The highest logit of each token so far, given that of the blocks before or null. logits: panels [count, WIDE].
@@ -92,10 +93,14 @@ static int powers_of(const unit *states, const unit *weight, const int64_t *labe
                 const long first = block * ROWS, count = std::min(ROWS, rows - first), high = units<narrow>(count);
                 char *kept = powers ? powers + first * tokens * size : nullptr;
                 float *logits = apart ? mine : (float *)kept;
+                const long following = block + 1 < end ? std::min(ROWS, rows - first - count) : 0;
+                Ahead next_words(weight + (first + count) * deep, following * deep * 4,
+                                 tiles_of(count, tokens) * ((deep + DEEP - 1) / DEEP));
                 for (long k = 0; k < deep; k += DEEP)
                     for (long t = 0; t < tokens; t += WIDE)
                         panel<narrow>(count, WIDE, weight + first * deep + k, deep, turned + t * deep + k * WIDE,
-                                      std::min(DEEP, deep - k), logits + t * count, WIDE, k > 0);
+                                      std::min(DEEP, deep - k), logits + t * count, WIDE, k > 0, 0,
+                                      {&next_words});
                 for (long t = 0; t < tokens; ++t)
                     if (labels[t] >= first && labels[t] < first + count)
                         own[t] = logits[(t / WIDE * count + labels[t] - first) * WIDE + t % WIDE];
@@ -177,11 +182,16 @@ static int gradients_of(const void *states, const void *weight, const int64_t *l
                 const long first = block * ROWS, count = std::min(ROWS, rows - first);
                 const unit *kept = (const unit *)(powers + first * tokens * size);
                 const float *by = scale + block * tokens;
+                const long following = block + 1 < end ? std::min(ROWS, rows - first - count) : 0;
+                const long tiles = tiles_of(count, width);
+                Ahead next_powers(powers + (first + count) * tokens * size, following * tokens * size, tiles);
+                Ahead next_words(grad_weight + (first + count) * width, following * width * 4, tiles);
                 if (block == begin || std::memcmp(by, by - tokens, tokens * sizeof(float)))
                     for (long j = 0; j < width; j += WIDE) scaled<narrow>(packed + j * row, by, row, mine + j * row);
                 for (long j = 0; j < width; j += WIDE)
                     panel<narrow>(count, std::min<long>(WIDE, width - j), kept, wide, mine + j * row, row,
-                                  grad_weight + first * width + j, width, true, (count - 1) * wide);
+                                  grad_weight + first * width + j, width, true, (count - 1) * wide,
+                                  {&next_powers, &next_words});
                 for (long t = 0; t < tokens; ++t) {
                     const long v = labels[t] - first;
                     if (v < 0 || v >= count) continue;

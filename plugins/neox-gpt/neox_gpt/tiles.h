@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -145,13 +146,26 @@ static void tiles(long left, const unit *a, long a_row, long a_step, const unit 
     else tile<narrow, HIGH>(a, a_row, a_step, b, deep, c, c_row, add, skip);
 }
 
+// Memory that is needed next, fetched into the cache a little at each of so many tiles.
+struct Ahead {
+    const char *at;
+    long left, step;
+
+    Ahead(const void *from, long bytes, long tiles) : at((const char *)from), left(bytes), step(bytes / tiles + 64) {}
+
+    void fetch() {
+        for (const char *end = at + std::min(step, left); at < end; at += 64, left -= 64) __builtin_prefetch(at, 0, 2);
+    }
+};
+
 // c [rows, columns <= WIDE] (+)= a b for one packed panel b. a: rows of `a_row` units, or packed, panels of HIGH rows.
 template <bool narrow>
 static void panel(long rows, long columns, const unit *a, long a_row, const unit *b, long deep, float *c, long c_row,
-                  bool add, long skip = 0) {
+                  bool add, long skip = 0, std::initializer_list<Ahead *> ahead = {}) {
     const bool packed = a_row == 0;
     float part[HIGH * WIDE];
     for (long i = 0; i < rows; i += HIGH) {
+        for (Ahead *each : ahead) each->fetch();
         const unit *from = a + i * (packed ? deep : a_row);
         const long high = std::min<long>(HIGH, rows - i), row = packed ? 1 : a_row, step = packed ? HIGH : 1;
         if (columns == WIDE) {
