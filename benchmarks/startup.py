@@ -1,5 +1,5 @@
 """How long a user waits: `neox plugins list`, `neox config check` on a file of 100 keys, `neox train --dry-run`, and
-`neox train` to its first optimizer step. `--light` leaves out the last, which trains.
+`neox train` to its first optimizer step, with each engine. `--light` leaves out the last, which trains.
 
 Whole processes, in alternation, medians; rows are appended to benchmarks/results.csv.
 """
@@ -24,10 +24,11 @@ def seconds(*argv: str) -> float:
     return time.perf_counter() - started
 
 
-def first_step() -> dict[str, float]:
+def first_step(engine: str) -> dict[str, float]:
     """Seconds from the start of `neox train` on the quick start to the end of its first step, in all and by part."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
+            "engine": engine,
             "save": folder,
             "train-iters": 2,
             "save-interval": 2,
@@ -41,7 +42,7 @@ def first_step() -> dict[str, float]:
         for line in (Path(folder) / "metrics.jsonl").read_text().splitlines():
             row = json.loads(line)
             if "startup_total_s" in row:
-                return {key: value for key, value in row.items() if key.startswith("startup_")}
+                return {f"{engine}: {key}": value for key, value in row.items() if key.startswith("startup_")}
     raise SystemExit("the run logged no start-up times")
 
 
@@ -87,8 +88,9 @@ def main() -> None:
             times["plugins list"].append(seconds("plugins", "list"))
             times["config check, 100 keys"].append(seconds("config", "check", hundred))
             times["train --dry-run"].append(seconds("train", str(CONFIG), "--dry-run"))
-            for name, value in ({} if light else first_step()).items():
-                parts.setdefault(name, []).append(value)
+            for engine in () if light else ("deepspeed", "plain"):
+                for name, value in first_step(engine).items():
+                    parts.setdefault(name, []).append(value)
     for case, values in {**times, **parts}.items():
         append_row("startup", case, "s", values)
 

@@ -22,11 +22,11 @@ AGREEMENT = 0.8
 """Smallest ratio of the slowest to the fastest measurement on a CPU; below it, the machine is busy with other work."""
 STEADY, FEWEST = 0.97, 3
 """The same ratio, of so many measurements or more, at which no other one follows."""
-PAUSE_S = 0.03
+PAUSE_S = 0.015
 
 
 def find_peak(precision: PrecisionPlan, device: torch.device, product: Product) -> Peak:
-    """By the name of the GPU, or by matmuls on the CPU, which take 0.15 s, and 0.4 s on a busy machine.
+    """By the name of the GPU, or by matmuls on the CPU, which take 0.1 s, and 0.2 s on a busy machine.
 
     precision: of the matmuls
     device: of this rank
@@ -50,11 +50,11 @@ def find_peak(precision: PrecisionPlan, device: torch.device, product: Product) 
 
 
 def measure_matmul(
-    dtype: torch.dtype, product: Product, size: int = 768, looks: int = 6, seconds: float = 0.8
+    dtype: torch.dtype, product: Product, size: int = 768, looks: int = 6, seconds: float = 0.4
 ) -> list[float]:
     """FLOP/s of [size, size] matmuls on this CPU: the fastest of each measurement.
 
-    There are at most `looks` measurements, 0.03 s apart; from the third on they stop once they are steady, or after
+    There are at most `looks` measurements, 0.015 s apart; from the third on they stop once they are steady, or after
     `seconds`.
     """
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
@@ -70,7 +70,7 @@ def measure_matmul(
             time.sleep(PAUSE_S)
 
 
-def _quickest(product: Product, left: torch.Tensor, right: torch.Tensor, seconds: float = 0.03) -> float:
+def _quickest(product: Product, left: torch.Tensor, right: torch.Tensor, seconds: float = 0.015) -> float:
     """Seconds of the fastest product, of as many as fit into `seconds`, at least one."""
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:

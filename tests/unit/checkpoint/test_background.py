@@ -45,6 +45,7 @@ def test_what_is_written_is_what_a_run_that_waits_writes(behind: RunPlan, tmp_pa
     assert run.checkpointer.save(run.state) is None
     run.steps(2)  # changes every weight while the copy is written
     run.checkpointer.wait()
+    assert os.sched_getscheduler(run.checkpointer._writer._process.pid) == os.SCHED_BATCH
     ((step, shown),) = run.checkpointer.completed()
     waits = Run(with_checkpoint(behind, background=False, save=str(tmp_path / "waits"))).steps(3).save()
     assert (step, files(Path(shown))) == (3, files(waits))

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ def main() -> None:
     """Write the files that the parent process asks for, line by line on stdin."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     end_with(parent)
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a new job does not take the rank's processor
     for line in sys.stdin:
         first, last = map(int, line.split())
         memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)  # it may have grown
