@@ -62,8 +62,7 @@ class Checkpointer:
         """Write a checkpoint of `state` and return its folder, or its address in a store; None when the run does not
         save, or has already saved it, or trains on while it is written.
 
-        Waits for the checkpoint before it. Raises CheckpointError on every rank when any rank could not write; earlier
-        checkpoints are then unchanged.
+        Waits for the one before. Raises CheckpointError on every rank when any could not write; others are unchanged.
         """
         plan = self._plan.checkpoint
         if plan.save is None or self._saved_step == state.step:
@@ -80,7 +79,8 @@ class Checkpointer:
         ending = partial(self._ending, written, final, state)
         try:
             self._on_all_ranks(lambda: _empty_folder(written) if alone else None)
-            behind = self._writer is not None and self._writer.start(self._collected, ending, shown, store)
+            writer = self._writer if state.step != self._plan.train.train_iters else None  # after it nothing trains on
+            behind = writer is not None and writer.start(self._collected, ending, shown, store)
             if not behind:
                 self._on_all_ranks(lambda: self._write(written))
                 self._on_all_ranks(lambda: complete(ending(), store) if self._rank == 0 else None)

@@ -33,7 +33,7 @@ needs_hosts = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "words",
     [
-        "--kinds stop,leave --steps 60 --seed 1",
+        "--kinds leave --steps 40 --seed 1",
         pytest.param("--kinds power,join --steps 60 --seed 2 --hosts", marks=needs_hosts),
     ],
     ids=["one host", "two hosts over pdsh"],

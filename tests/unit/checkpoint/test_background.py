@@ -15,6 +15,7 @@ from typing import NoReturn
 import psutil
 import pytest
 import torch
+from attrs import evolve
 from checkpoint_runs import CONTEXT, Run, resuming, with_checkpoint
 from neox_plain.background.memory import GRAIN, SharedMemory, expected_bytes, free_memory
 
@@ -181,12 +182,22 @@ def test_unasked_it_is_done_where_a_rank_stores_much(plan: RunPlan, monkeypatch:
     again = Run(resuming(unasked), width=500)
     again.load()
     assert not again.steps(1).checkpointer.attend(print)
-    assert again.checkpointer._writer._memory.size >= stored
+    assert again.checkpointer._writer._memory.size == 0  # before it is needed
     assert again.checkpointer.save(again.state) is None
+    assert again.checkpointer._writer._memory.size >= stored
     again.checkpointer.wait()
     ((_, shown),) = again.checkpointer.completed()
     CheckpointReader(Path(shown)).verify()
     again.checkpointer.close()
+
+
+@pytest.mark.parametrize("asked", [True, None])
+def test_the_last_checkpoint_is_waited_for(plan: RunPlan, asked: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neox_plain.background.writer.PAYS", 1)
+    run = Run(with_checkpoint(evolve(plan, train=evolve(plan.train, train_iters=2)), background=asked), width=500)
+    assert run.steps(1).checkpointer.save(run.state) is None
+    CheckpointReader(run.steps(1).save()).verify()
+    run.checkpointer.close()
 
 
 def test_unasked_it_leaves_half_of_the_memory_and_says_nothing(plan: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +205,6 @@ def test_unasked_it_leaves_half_of_the_memory_and_says_nothing(plan: RunPlan, mo
     run, said = Run(with_checkpoint(plan, background=None), width=5000).steps(1), list[str]()
     stored = expected_bytes(run.engine, CONTEXT.groups, optimizer=True)
     monkeypatch.setattr("neox_plain.background.writer.free_memory", lambda: 4 * stored)
-    assert not run.checkpointer.attend(said.append)
     assert run.checkpointer.save(run.state) is None
     run.checkpointer.wait()
     monkeypatch.setattr("neox_plain.background.writer.free_memory", lambda: 3 * stored // 2)

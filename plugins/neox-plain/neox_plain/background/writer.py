@@ -142,9 +142,11 @@ class Writer:
         return [(save.step, save.shown)]
 
     def attend(self, say: Callable[[str], None]) -> bool:
-        """As `contracts.engine.BackgroundWriter.attend`. After the first update it has the kernel get the memory."""
+        """As `contracts.engine.BackgroundWriter.attend`. Where it is asked for, the kernel gets the memory
+        after the first update, else at the first save.
+        """
         failed = False
-        if not self._prepared:
+        if self._always and not self._prepared:
             self._prepare()
         if self._save is not None and self._answers.at != COMPLETE:
             try:
@@ -188,7 +190,7 @@ class Writer:
         if size:
             self._prepared = True
             with suppress(OSError):
-                if (self._always or size >= PAYS) and self._room(size) is not None:
+                if self._room(size) is not None:
                     self._memory.fill()
 
     def _copy(
