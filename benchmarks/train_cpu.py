@@ -227,12 +227,19 @@ def start(name: str, cell: tuple[str, str, str], options: argparse.Namespace, da
     return Contender(argv, folder, env)
 
 
-def measure(cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path) -> None:
-    """All contenders of a cell, and its rows."""
+def take_cell(
+    cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path
+) -> tuple[dict[str, Contender], dict[str, list[float]]]:
+    """All contenders of a cell, at their end, and of each its tokens a second by turn."""
     names = [name for name in options.against if name != "litgpt" or options.litgpt] + ["neox"]
     shape = SHAPES[cell[0]]
     runs = {name: start(name, cell, options, data, folder / "-".join((*cell, name))) for name in names}
-    rates = take_turns(runs, WARM_UP, options.repeats, shape.steps, shape.tokens)
+    return runs, take_turns(runs, WARM_UP, options.repeats, shape.steps, shape.tokens)
+
+
+def measure(cell: tuple[str, str, str], options: argparse.Namespace, data: Path, folder: Path) -> None:
+    """The rows of a cell."""
+    runs, rates = take_cell(cell, options, data, folder)
     place = f"{options.threads} threads" if options.device == "cpu" else options.device
     case = f"{', '.join(cell)}, {place}"
     for name, run in runs.items():
