@@ -194,8 +194,8 @@ LAUNCHING = ("log_dir", "meet_timeout", "host_timeout", "end_timeout")
 TAKEN = ("teacher", "keep_number_layer", "teacher_layer", "other_module_name")
 OTHERS: dict[str, tuple[str, ...]] = {
     "the host, which starts the ranks": (
-        *("ClusterPlan.hosts", "ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
-        *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name", "Host.slots"),
+        *("ClusterPlan.local_rank", "ClusterPlan.master_addr", "ClusterPlan.master_port"),
+        *("ClusterPlan.threads_per_rank", "Host.devices", "Host.name"),
         *(f"{kind}.{name}" for kind in ("LauncherSettings", "HostSettings", "PdshSettings") for name in LAUNCHING),
         *(f"HostSettings.launcher_{name}" for name in ("env", "program", "args")),
         *(
