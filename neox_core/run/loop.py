@@ -98,8 +98,8 @@ def keep_freed_memory() -> None:
 
     Called when the weights and the optimizer's state are there, which stay: among what is freed they would leave holes.
     """
-    library = CDLL(None)
-    if hasattr(library, "mallopt") and "MALLOC_MMAP_MAX_" not in os.environ:  # which is the user's choice
+    if hasattr(library := CDLL(None), "mallopt") and "MALLOC_MMAP_MAX_" not in os.environ:  # which is the user's choice
+        library.malloc_trim(0)  # what imports and compilers have left
         library.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
 
 
