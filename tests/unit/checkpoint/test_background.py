@@ -216,6 +216,23 @@ def test_unasked_it_leaves_half_of_the_memory_and_says_nothing(plan: RunPlan, mo
     assert [line for line in said if "memory" in line] == []
 
 
+def test_what_a_rank_took_is_given_back_where_another_has_too_little(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("neox_plain.background.writer.PAYS", 1)
+    run = Run(with_checkpoint(plan, background=None), width=5000).steps(1)
+    before = shared_bytes()
+    monkeypatch.setattr(run.checkpointer._writer, "_everywhere", lambda holds: False)
+    CheckpointReader(run.save()).verify()
+    assert shared_bytes() == before
+
+
+def shared_bytes() -> int:
+    """What this process holds in memory without a name, as the writer takes it."""
+    there = [each for each in [*Path("/proc/self/fd").iterdir()] if each.exists()]
+    return sum(each.stat().st_size for each in there if "neox-checkpoint" in str(each.readlink()))
+
+
 def test_the_first_save_finds_its_memory_in_place(behind: RunPlan) -> None:
     run = Run(behind, width=60_000)
     assert not run.checkpointer.attend(print)  # before an update nothing is known of the optimizer's state

@@ -47,6 +47,11 @@ class SharedMemory:
             self._mapped = mmap.mmap(self.descriptor, size)
             self.size = size
 
+    def close(self) -> None:
+        """Give it back: the kernel keeps what an open descriptor names."""
+        os.close(self.descriptor)
+        self._mapped = mmap.mmap(-1, 1)
+
     def fill(self) -> threading.Thread:
         """Have the kernel get and map all pages, in a thread without the interpreter: a copy finds them there."""
         filling = threading.Thread(target=_populate, args=(self._mapped,), name="neox-memory", daemon=True)

@@ -113,6 +113,7 @@ class Writer:
             else:
                 self._pays = False
                 self._end()
+                self._memory.close()
                 self._memory = SharedMemory()
             return False
         self._answers = _Answers()
