@@ -225,8 +225,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
     checkpoint: a checkpoint's folder or one that holds checkpoints. Raises CheckpointError.
     """
-    folder = find_checkpoint(checkpoint)
-    if folder is None:
+    if (folder := find_checkpoint(checkpoint)) is None:
         raise CheckpointError(f"{checkpoint}: no checkpoint here")
     reader = CheckpointReader(folder)
     reader.verify(lambda _, file: ".weights." in file)

@@ -108,8 +108,7 @@ class Catalog:
         """Raises one PluginError that lists every plugin of `ids` that is missing or not ok, with its cause."""
         faults, hints = [], []
         for name in ids:
-            report = self.report(name)
-            if report is None:
+            if (report := self.report(name)) is None:
                 faults.append(f"plugin {normalise(name)} is required and not installed")
                 hints.append(how_to_install(name))
             elif report.status != "ok":

@@ -104,8 +104,7 @@ def keep_freed_memory() -> None:
 
 
 def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:
-    saved = checkpointer.save(state)
-    if saved is not None:
+    if (saved := checkpointer.save(state)) is not None:
         report.say(f"saved {saved}")
 
 

@@ -250,7 +250,7 @@ class _Built:
             batches = report.timed(samples.batches(state.step), stop.alive)
             return train(self.engine, batches, valid, schedule, reporter, saver, stopping, state, plan, self.tokens_of)
 
-        saver = _Patient(checkpointer, stop, samples, progress)
+        saver = _Patient(checkpointer, stop, samples, progress, report.say)
         finished = events.train(loop, checkpointer, samples, saver, stop) if events else loop(report, saver, stop)
         if finished:
             for split in self._unevaluated():
@@ -259,7 +259,7 @@ class _Built:
             resumes = "`--resume auto` continues from there"
             then = resumes if plan.checkpoint.save else "nothing is saved, since `save` is not set"
             report.say(f"stopped after step {state.step}; {then}")
-        saver.wait(report)
+        saver.wait()
         if events:
             events.end()
         return finished
@@ -299,13 +299,16 @@ class _Patient:
     stop: StopSignal
     samples: TrainingSamples
     progress: Progress
+    say: Callable[[str], None]
 
     def save(self, state: TrainState) -> Path | str | None:
         self.samples.note(state)
         with self.stop.busy(), self.progress.during("saving"):
-            return self.checkpointer.save(state)
+            saved = self.checkpointer.save(state)
+        self.checkpointer.attend(self.say)
+        return saved
 
-    def wait(self, report: Report) -> None:
+    def wait(self) -> None:
         with self.stop.busy(), self.progress.during("saving"):
             self.checkpointer.wait()
-        self.checkpointer.attend(report.say)
+        self.checkpointer.attend(self.say)

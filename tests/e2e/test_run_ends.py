@@ -105,6 +105,13 @@ def test_a_stop_completes_the_checkpoint_that_is_being_written(toy, tmp_path):
     assert psutil.wait_procs(everyone, timeout=20)[1] == []
 
 
+def test_checkpoints_are_said_in_the_order_of_their_steps(toy, tmp_path):
+    """The last one is waited for: the one before was said behind it, when the run looked next."""
+    code, out, err = Run(toy, tmp_path, PLAIN, *BEHIND, "train-iters=4").end()
+    assert code == 0, err
+    assert [int(step) for step in re.findall(r"saved \S*step-(\d+)", out)] == [1, 2, 3, 4]
+
+
 def test_a_stop_before_training_says_that_nothing_was_saved(toy, tmp_path):
     run = Run(toy, tmp_path, *LONG, PLAIN)
     end = time.monotonic() + 60

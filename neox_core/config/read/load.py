@@ -181,8 +181,7 @@ def _with_ending(file: Path) -> Path:
 
 def _read(file: Path) -> Node:
     name = str(file)
-    parse = _PARSERS.get(file.suffix.lower())
-    if parse is None:
+    if (parse := _PARSERS.get(file.suffix.lower())) is None:
         raise UnreadableError("is not a config file", name, hint=f"known endings: {', '.join(_PARSERS)}")
     try:
         raw = read_bytes(file, MAX_BYTES)

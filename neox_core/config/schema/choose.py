@@ -74,8 +74,7 @@ class Reading(Keys):
         """The component that comes with one of another kind, where the config names none."""
         name = next((each.entry.component.scheduler for each in self.chosen.get(kind.comes_with, ())), None)
         if name is not None and self.chosen.get(kind.name) == ():
-            chosen = self._chosen(kind, name)
-            if chosen is None:
+            if (chosen := self._chosen(kind, name)) is None:
                 del self.chosen[kind.name]
             else:
                 self.chosen[kind.name] = (chosen,)

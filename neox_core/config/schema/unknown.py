@@ -75,8 +75,7 @@ def _of_other_programs(catalog: Catalog) -> str:
 
 def _status(package: str, catalog: Catalog) -> tuple[str, str]:
     """Why the component of a package is not there, and what to do."""
-    report = catalog.report(package)
-    if report is None:
+    if (report := catalog.report(package)) is None:
         return "which is not installed", how_to_install(package)
     if report.status == "ok":
         return f"but version {report.plugin.version} does not have it", how_to_install(package)
