@@ -8,7 +8,7 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from neox_autotuning.settings import AutotuningBlock
 
@@ -24,6 +24,7 @@ MICRO, STAGE, ACCUMULATION = (
     "zero_optimization.stage",
     "gradient_accumulation_steps",
 )
+COMPILE = "compile"
 # What `fast: false` adds, by stage: the sizes and switches of communication.
 KNOBS: Mapping[int, Mapping[str, Sequence[Any]]] = {
     0: {},
@@ -60,7 +61,7 @@ class Space:
 
     per_rank None: the batch grows with the micro-batch, which is accumulated `accumulation` times. own: ZeRO stage
     and micro-batch of the config as it is. stages: to try. spellings: other names of the micro-batch
-    in the config, which must agree.
+    in the config, which must agree. may_compile: the model can be compiled, and the config does not say whether.
     """
 
     own: tuple[int, int]
@@ -70,6 +71,7 @@ class Space:
     accumulation: int
     per_rank: int | None
     spellings: tuple[str, ...] = ()
+    may_compile: bool = False
 
 
 def baseline(space: Space, again: str = "") -> Trial:
@@ -102,7 +104,8 @@ def search(
 ) -> tuple[float, Trial] | None:
     """(metric, trial) of the best of all stages, None where none ran. Calls `measure` once a trial, in turn.
 
-    Stages, and micro-batches within them, are tried in the order of what `expect` says of them.
+    Stages, and micro-batches within them, are tried in the order of what `expect` says of them. The best is then tried
+    compiled, where the space leaves that open.
     """
     best: tuple[float, Trial] | None = None
     stages = [_Stage(stage, space, block, measure, expect) for stage in space.stages]
@@ -110,7 +113,17 @@ def search(
         found = each.search()
         if found is not None and (best is None or found[0] > best[0]):
             best = found
+    if best is not None and space.may_compile:
+        trial = compiled(best[1])
+        value = measure(trial)
+        if value is not None and value > best[0]:
+            best = value, trial
     return best
+
+
+def compiled(trial: Trial) -> Trial:
+    """The same setting with a compiled model."""
+    return evolve(trial, name=f"{trial.name}_{COMPILE}", sets={**trial.sets, COMPILE: True})
 
 
 class _Stage:

@@ -14,6 +14,7 @@ from neox_autotuning.foresight import foresee
 from neox_autotuning.rules import BLOCK
 from neox_autotuning.settings import AutotuningBlock, AutotuningSettings
 from neox_autotuning.space import (
+    COMPILE,
     MICRO,
     OTHER_SPELLINGS,
     Expect,
@@ -46,7 +47,7 @@ from neox_core.terminal import echo, echo_json
 @click.option("--run", "train", is_flag=True, help="Train with the best afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object of all trials at the end; the lines go to stderr.")
 def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool, as_json: bool = False) -> None:
-    """Try micro-batches and ZeRO stages of the run that FILES describe, each for a few steps.
+    """Try micro-batches and ZeRO stages of the run that FILES describe, each for a few steps, and the best compiled.
 
     The block `autotuning` sets what to try and for how many steps. With the package neox-plan, what it expects to be
     fastest is tried first, and what it expects not to fit is left out. A setting that runs out of memory, or fails
@@ -128,7 +129,7 @@ def _block(loaded: Loaded) -> AutotuningBlock:
 
 
 def space_of(plan: RunPlan, written: Loaded, loaded: Loaded) -> Space:
-    """The space to search: a stage and a train_batch_size in the config are kept; everything else is searched.
+    """The space to search: a stage, a train_batch_size and `compile` in the config are kept; the rest is searched.
 
     On one data-parallel rank ZeRO has nothing to shard, so only stage 0 is tried there.
     """
@@ -147,6 +148,7 @@ def space_of(plan: RunPlan, written: Loaded, loaded: Loaded) -> Space:
         batch.gradient_accumulation,
         per_rank,
         spellings,
+        may_compile=loaded.values.get(COMPILE) is None and getattr(plan.model, COMPILE, None) is False,
     )
 
 

@@ -60,6 +60,26 @@ def test_a_setting_is_best_when_it_is_faster_by_more_than_a_run_varies(
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize(("gain", "best"), [(1, "z1_mbs4_compile"), (0, "z1_mbs4"), (-1, "z1_mbs4"), (None, "z1_mbs4")])
+def test_the_best_is_tried_compiled_where_that_is_left_open(gain: int | None, best: str) -> None:
+    sets: list[Any] = []
+
+    def speed(trial: Trial) -> float | None:
+        sets.append(trial.sets)
+        faster = gain if "compile" in trial.sets else 0
+        return None if faster is None else float(trial.micro_batch + 10 * trial.stage + faster)
+
+    names, found = tried(space((0, 1), may_compile=True), speed)
+    assert (names[-1], found) == ("z1_mbs4_compile", best)
+    assert sets[-1] == {**sets[-2], "compile": True}
+    assert sum("compile" in each for each in sets) == 1
+    assert not any("compile" in each for each in tried(space((0, 1)), speed)[0])
+
+
+def test_where_nothing_runs_nothing_is_compiled() -> None:
+    assert tried(space(may_compile=True), lambda trial: None) == (["z0_mbs1"], None)
+
+
 def larger_is_faster(trial: Trial) -> float:
     return float(trial.micro_batch)
 

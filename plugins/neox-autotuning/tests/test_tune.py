@@ -37,6 +37,7 @@ split: 90,10,0
 num-workers: 0
 device: cpu
 num_gpus: 2
+compile: false
 train_step_batch_size: 2
 optimizer: {{type: ExampleLion, params: {{lr: 0.01}}}}  # for ZeRO 0 and 1
 train-iters: 40
@@ -91,6 +92,26 @@ def test_what_the_config_leaves_open_is_searched(
         prepare_run([config], sets, start=False).plan, written, modernise(written, load_plugins().registry)
     )
     assert (space.stages, space.own) == (stages, own)
+
+
+@pytest.mark.parametrize(("compiled", "tried"), [("null", True), ("false", False), ("true", False)])
+def test_whether_to_compile_is_tried_unless_the_config_says_it(config: Path, compiled: str, tried: bool) -> None:
+    sets = ["autotuning.enabled=false", f"compile={compiled}"]
+    written = load([config], sets)
+    plan = prepare_run([config], sets, start=False).plan
+    assert space_of(plan, written, modernise(written, load_plugins().registry)).may_compile is tried
+
+
+def test_the_best_is_tried_compiled(tmp_path: Path, config: Path) -> None:
+    done = neox("tune", str(config), "--set", "num_gpus=1", "--set", "compile=null")
+    assert done.returncode == 0, done.stdout + done.stderr
+    *rows, verdict, _ = done.stdout.splitlines()
+    names = [row.partition(":")[0] for row in rows[1:3]]
+    assert names == ["baseline", "z0_mbs2_compile"]
+    models = [json.loads((tmp_path / "results" / name / "run.json").read_text())["model"] for name in names]
+    assert [each["compile"] for each in models] == [False, True]
+    best = load([tmp_path / "results" / "best.yml"], []).values
+    assert bool(best.get("compile")) is verdict.startswith("best: z0_mbs2_compile")
 
 
 def test_without_folders_in_the_config_results_lie_with_the_run(
