@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 BEHIND = ("nice", "-n", "10")
-AT_ONCE = 2
+AT_ONCE = 3
 """Plugins that are tested beside each other."""
 WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
 """Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest."""
