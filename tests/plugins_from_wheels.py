@@ -6,48 +6,34 @@ Tests that fail beside others are tried once more by themselves. At the end all 
 tests under tests/installed run.
 """
 
-import subprocess
 import sys
-import sysconfig
-import tempfile
-import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import tomli
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests" / "helpers"))
+from alone import Alone, make_python, run  # noqa: E402, found by the line above
+from warm_start import Template, can_fork  # noqa: E402
+
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-BEHIND = ("nice", "-n", "10")
 AT_ONCE = 3
 """Plugins that are tested beside each other."""
 WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
 """Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
+PRELOADED = ("numpy", "pytest")
+"""What the tests of every plugin import, with torch: they run in forks of a process that has them."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-retrieval", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
-
-
-def run(*argv: str | Path, cwd: Path = ROOT, behind: bool = False) -> None:
-    """Run a command and show what it said in one piece. Raises CalledProcessError.
-
-    behind: others, whose tests have deadlines, come first where processors are short.
-
-    Through a file: a process that the command leaves behind could hold a pipe open for ever.
-    """
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        command = [*(BEHIND if behind else ()), *(str(part) for part in argv)]
-        done = subprocess.run(command, cwd=cwd, stdout=said, stderr=subprocess.STDOUT, check=False)
-        said.seek(0)
-        sys.stdout.write(said.read())
-    sys.stdout.flush()
-    done.check_returncode()
 
 
 def build_wheel(source: Path, wheels: Path) -> Path:
@@ -59,20 +45,9 @@ def build_wheel(source: Path, wheels: Path) -> Path:
     return folder
 
 
-def run_tests(
-    folder: Path, outside: Path, python: Path | str = sys.executable, *more: str, behind: bool = False
-) -> None:
-    options = ("-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, *(more or ("-p", "no:cacheprovider")))
-    run(python, "-m", "pytest", *options, folder, cwd=outside, behind=behind)
-
-
-def make_python(folder: Path, paths: Iterable[Path]) -> Path:
-    """A Python of its own, every process of which sees this one's libraries and `paths`, whatever its environment."""
-    venv.create(folder, symlinks=True, clear=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    mine = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
-    (site / "neox-under-test.pth").write_text("\n".join([mine, *map(str, paths), ""]), encoding="utf-8")
-    return folder / "bin" / "python"
+def options_of(*more: str) -> list[str | Path]:
+    """Of pytest."""
+    return ["-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, *(more or ("-p", "no:cacheprovider"))]
 
 
 def stated_by(name: str, extra: str = "") -> list[str]:
@@ -85,21 +60,27 @@ def stated_by(name: str, extra: str = "") -> list[str]:
     return [Requirement(each).name for each in stated]
 
 
-def try_alone(name: str, built: Mapping[str, Path], outside: Path) -> None:
+def make_alone(name: str, built: Mapping[str, Path], template: Template | None) -> Alone:
     needed = ["neox-core", CHECKER, name, *stated_by(name, "test")]
     for each in needed:  # and what these depend on, in turn
         needed += [other for other in stated_by(each) if each in built and other not in needed]
-    python = make_python(built[name] / "python", (built[each] / "unpacked" for each in needed if each in built))
-    run(python, "-m", "neox_core", "plugins", "check", cwd=outside)
-    folder = ROOT / "plugins" / name / "tests"
-    run_tests(folder, outside, python, *remembering(built[name]), behind=name not in WITH_DEADLINES)
+    paths = [built[each] / "unpacked" for each in needed if each in built]
+    return make_python(built[name] / "python", paths, template)
 
 
-def try_again(name: str, built: Mapping[str, Path], outside: Path) -> None:
-    """Only those tests that failed: of two results that differ, both are shown."""
+def try_alone(name: str, alone: Alone, kept: Path, outside: Path) -> None:
+    """Check the plugin and run its tests. kept: where pytest remembers those that fail."""
+    behind = name not in WITH_DEADLINES
+    alone.run("neox_core", "plugins", "check", cwd=outside, behind=behind)
+    options = options_of(*remembering(kept))
+    alone.run("pytest", *options, ROOT / "plugins" / name / "tests", cwd=outside, behind=behind)
+
+
+def try_again(name: str, alone: Alone, kept: Path, outside: Path) -> None:
+    """Only those tests that failed, in a process from the beginning: of two results that differ, both are shown."""
     sys.stdout.write(f"{name}: once more, with nothing beside it, what failed\n")
-    folder, python = ROOT / "plugins" / name / "tests", built[name] / "python" / "bin" / "python"
-    run_tests(folder, outside, python, *remembering(built[name]), "--last-failed")
+    options = options_of(*remembering(kept), "--last-failed")
+    run(alone.python, "-m", "pytest", *options, ROOT / "plugins" / name / "tests", cwd=outside)
 
 
 def remembering(folder: Path) -> tuple[str, ...]:
@@ -112,7 +93,7 @@ def failing(names: Iterable[str], test: Callable[[str], None], at_once: int) -> 
     def fails(name: str) -> bool:
         try:
             test(name)
-        except subprocess.CalledProcessError:
+        except CalledProcessError:
             return True
         return False
 
@@ -131,17 +112,20 @@ def main() -> None:
     built = {name: build_wheel(source, work / "wheels") for name, source in sources.items()}
     run(*PIP, "uninstall", "-y", *built)
 
+    template = Template(*PRELOADED) if can_fork() else None
+    pythons = {name: make_alone(name, built, template) for name in names}
+
     def test(name: str) -> None:
-        try_alone(name, built, outside)
+        try_alone(name, pythons[name], built[name], outside)
 
     timed = [name for name in names if name in WITH_DEADLINES]
     rest = sorted((name for name in names if name not in timed), key=lambda name: name not in FIRST)
     with ThreadPoolExecutor() as lanes:
         first = list(chain(*lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE))))
-    failed = failing(first, lambda name: try_again(name, built, outside), 1)
+    failed = failing(first, lambda name: try_again(name, pythons[name], built[name], outside), 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")
-    run_tests(ROOT / "tests" / "installed", outside)
+    run(sys.executable, "-m", "pytest", *options_of(), ROOT / "tests" / "installed", cwd=outside)
     if failed:
         sys.exit(f"failed alone: {', '.join(failed)}")
 

@@ -22,6 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -59,15 +60,15 @@ LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("
 
 
 class Template:
-    """A process that has imported torch, and forks for this one."""
+    """A process that has imported torch, and forks for this one. more: modules that it imports, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
         self.environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self.owner = os.getpid()
         subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno()), "x" * ROOM],
+            [sys.executable, "-P", __file__, str(theirs.fileno()), "torch", *more, "x" * ROOM],
             env={**self.environment, "NEOX_ROOM": "x" * ROOM},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -177,9 +178,13 @@ class Start:
 START = Start()
 
 
-def install() -> None:
+def can_fork() -> bool:
     """Where torch is installed; elsewhere there is nothing to save."""
-    if sys.platform == "linux" and sys.version_info >= (3, 11) and find_spec("torch") is not None:
+    return sys.platform == "linux" and sys.version_info >= (3, 11) and find_spec("torch") is not None
+
+
+def install() -> None:
+    if can_fork():
         START.install()
 
 
@@ -195,6 +200,7 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
     os.sched_setaffinity(0, job["cpus"])
     for own, fd in enumerate([os.dup(fd) for fd in streams]):
         os.dup2(fd, own)
+    os.nice(job.get("nice", 0))
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ |= job["env"]
@@ -209,6 +215,10 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
 def begin(job: dict[str, Any], source: Fork) -> NoReturn:
     """Run what is asked for, in a process that others take for it."""
     os.execv = partial(exec_in_place, os.execv, source)
+    if python := job.get("python"):  # that of another environment, whose processes are not forks of this one
+        START.source = None
+        sys.executable = python
+        sys.prefix = sys.exec_prefix = str(Path(python).parents[1])
     sys.path[:] = [*job["path"], *source.path]
     sys.argv[:] = job["argv"]
     sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
@@ -344,7 +354,7 @@ def serve(connection: socket.socket) -> NoReturn:
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401, for the forks
-
+    for each in sys.argv[2:-1]:
+        import_module(each)
     sys.modules["warm_start"] = sys.modules["__main__"]
     serve(socket.socket(fileno=int(sys.argv[1])))
