@@ -295,6 +295,8 @@ def forget(source: Fork) -> None:
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
     threading._threading_atexits.clear()
+    if pools := sys.modules.get("concurrent.futures.thread"):  # whose workers wait to be told that all ends
+        threading._register_atexit(pools._python_exit)
     subprocess._active.clear()
     faulthandler.disable()
     signal.set_wakeup_fd(-1)

@@ -11,6 +11,9 @@ from warm_start import Template, can_fork
 
 PROBE = """
 import importlib.util, json, os, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+workers = ThreadPoolExecutor(1)
+workers.submit(int)  # and then waits, until Python tells it that all ends
 print(json.dumps({
     "python": sys.executable, "prefix": sys.prefix, "words": sys.argv[1:], "folder": os.getcwd(), "nice": os.nice(0),
     "first": sys.path[0], "torch": importlib.util.find_spec("torch") is not None, "mine": os.environ["MINE"],
@@ -22,6 +25,7 @@ sys.exit(3 if sys.argv[-1] == "fail" else 0)
 """
 
 
+@pytest.mark.timeout(100)
 @pytest.mark.parametrize("forked", [False, pytest.param(True, marks=pytest.mark.skipif(not can_fork(), reason="fork"))])
 def test_it_sees_its_own_and_the_libraries(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, forked: bool
