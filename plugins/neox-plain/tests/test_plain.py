@@ -122,7 +122,9 @@ def rank_main(rank: int, folder: str) -> None:
         torch.save(weights_of(engine), f"{folder}/{average.BUCKET}-{rank}.pt")
     engine = make_engine(twice(plan), groups)
     train(engine, iter(dealt(rank)))
+    engine.close()
     torch.save(weights_of(engine), f"{folder}/twice-{rank}.pt")
+    dist.barrier()  # or a rank that is quicker takes the connections of the other with it
     dist.destroy_process_group()
     assert "deepspeed" not in sys.modules
 
