@@ -12,8 +12,8 @@ from warm_start import Template, can_fork
 PROBE = """
 import importlib.util, json, os, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
-workers = ThreadPoolExecutor(1)
-workers.submit(int)  # and then waits, until Python tells it that all ends
+sys.workers = ThreadPoolExecutor(1)
+sys.workers.submit(int)  # and then waits, until Python tells it that all ends
 print(json.dumps({
     "python": sys.executable, "prefix": sys.prefix, "words": sys.argv[1:], "folder": os.getcwd(), "nice": os.nice(0),
     "first": sys.path[0], "torch": importlib.util.find_spec("torch") is not None, "mine": os.environ["MINE"],
@@ -35,7 +35,7 @@ def test_it_sees_its_own_and_the_libraries(
     for each in (shown, outside):
         each.mkdir()
     (shown / "probe.py").write_text(PROBE)
-    alone = make_python(tmp_path / "python", [shown], Template() if forked else None)
+    alone = make_python(tmp_path / "python", [shown], Template("concurrent.futures.thread") if forked else None)
     alone.run("probe", "word", cwd=outside, behind=True)
     seen = json.loads(capsys.readouterr().out)
     child = json.loads(seen.pop("child"))
