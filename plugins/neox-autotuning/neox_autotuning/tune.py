@@ -56,7 +56,8 @@ def tune(files: tuple[Path, ...], sets: tuple[str, ...], train: bool, as_json: b
     """
     if train and as_json:
         raise UsageError("--json prints what was found, and --run prints a run", hint="use one of them")
-    searched = (*sets, f"{BLOCK}.enabled=false")
+    switch = f"{BLOCK}.enabled"
+    searched = (*(each for each in sets if each.partition("=")[0].strip() != switch), f"{switch}=false")
     catalog = load_plugins()
     resolved = prepare_run(files, searched, catalog=catalog)
     say(resolved.notes)

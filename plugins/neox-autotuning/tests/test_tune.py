@@ -69,9 +69,11 @@ def config(tmp_path: Path) -> Path:
     return config
 
 
-def test_a_run_too_short_to_be_measured_is_refused(config: Path) -> None:
+@pytest.mark.parametrize("sets", [(), ("autotuning.enabled=true",)])
+def test_a_run_too_short_to_be_measured_is_refused(config: Path, sets: tuple[str, ...]) -> None:
+    """Also where the command line switches the search on, which it did in vain: the key was given twice."""
     with pytest.raises(ConfigError, match="train-iters 3: a trial measures up to step 4"):
-        tune.callback((config,), ("train-iters=3",), False)
+        tune.callback((config,), (*sets, "train-iters=3"), False)
 
 
 @pytest.mark.parametrize(
