@@ -157,6 +157,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory, start: Callable[[str, Path, An
         lab.run(name, TWO, callback=name, codes=codes)
     for _ in range(2):
         lab.run("watched", {**TWO, "log-interval": 1}, callback="Watches")
+    for keys in ({"exit-interval": 10}, {"exit-interval": 15}):
+        open_choice = {**TWO, "log-interval": 1, "compile": "auto", **keys}
+        lab.run("compiled", open_choice, callback="ChoosesByTheSlowest")
     both = {"train-data-paths": [str(lab.folder / "tokens")]}
     for name, sets in {"one": ["a"], "two": ["b", "a"]}.items():
         valid = {**both, "valid-data-paths": [str(lab.folder / each) for each in sets], "spike_guard.enabled": False}
@@ -271,6 +274,16 @@ def test_events_come_in_their_order_and_what_is_asked_is_done(lab: Lab) -> None:
     ]
     # the state of step 11 counts the save of that step, not what came after
     assert second.read_text().splitlines()[:3] == ["restored 19 0", "start 11", "log of 12 at 12"]
+
+
+def test_ranks_choose_together_whether_to_compile_and_a_resumed_run_does_the_same(lab: Lab) -> None:
+    said = (lab.folder / "compiled/said-0.txt").read_text()
+    assert said.count("the run continues compiled") == 1
+    assert "a step takes 2 s, compiled 1 s" in said
+    for step in (10, 15):
+        assert lab.state("compiled", step)["callbacks"] == {"faulty:ChoosesByTheSlowest": {"compiled": True}}
+    assert numbers(lab, "compiled", "plain_step_s") == [2.0]
+    assert numbers(lab, "compiled", "compiled_step_s") == [1.0]
 
 
 def numbers(lab: Lab, run: str, name: str) -> list[float]:

@@ -119,6 +119,10 @@ class Everything:
         return neox_gpt.plugin.neox_architectures()
 
     @hookimpl
+    def neox_callbacks(self) -> list[Component]:
+        return neox_gpt.plugin.neox_callbacks()
+
+    @hookimpl
     def neox_mixers(self) -> list[Component]:
         return neox_gpt.plugin.neox_mixers()
 

@@ -53,7 +53,7 @@ def build_model(
     parts.changes.freeze(model)
     model.to(device="cpu" if context.host_first else context.device, dtype=context.dtype)
     mark_parameters(model, context.groups.tensor)
-    if plan.compile:
+    if plan.compile is True:
         _compile_layers(model, backend)
     return model
 
@@ -77,7 +77,7 @@ def build_decoder_stage(
     sends_keys = parts.shape.has_dropout or plan.curriculum is not None
     row = model.make_row(parts, autocast or context.dtype, autocast, sends_keys)
     stage = build(plan, row, context, partial(_start, parts=parts, plan=model, context=context), parts.recompute)
-    if model.compile:
+    if model.compile is True:
         _compile_layers(stage, backend)
     return stage
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from neox_core.parallel.row import Recompute, Routing
     from neox_core.parallel.tensor import TensorParallel
     from neox_gpt.attention.sparse import BlockTable
+    from neox_gpt.compiled_loss import CompiledLoss
     from neox_gpt.contracts import FeedForward, Mixer
-    from neox_gpt.loss import LossAndGradient
     from neox_gpt.shape import ModelShape
 
 
@@ -48,7 +48,7 @@ class GPT(nn.Module):
     documents: what the end of a document in a sample means; None: a sample is one document.
     recompute: which activations are computed again in the backward pass; None: all are kept.
     tables: by layer, the blocks of keys that its queries see; all other layers see everything before them.
-    compiled_loss: the loss of a few tokens, compiled; None: as it is. sparse_gradients: of the embedding.
+    compiled_loss: the loss of a few tokens; None: by torch's operators alone. sparse_gradients: of the embedding.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GPT(nn.Module):
         documents: DocumentRules | None = None,
         recompute: Recompute | None = None,
         tables: Mapping[int, BlockTable] | None = None,
-        compiled_loss: LossAndGradient | None = None,
+        compiled_loss: CompiledLoss | None = None,
         sparse_gradients: bool = False,
     ) -> None:
         super().__init__()
@@ -137,7 +137,8 @@ class GPT(nn.Module):
     def outputs(self, tokens: Tensor, keys: Tensor | None, routing: Routing | None) -> DecoderOutputs:
         """What one pass gives. tokens: int64 [batch, seq]."""
         x, total = self._states(tokens, None, keys, routing)
-        loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=self.compiled_loss)
+        compiled = None if self.compiled_loss is None else self.compiled_loss.function
+        loss = self.kernels.get("cross_entropy") or partial(cross_entropy, compiled=compiled)
         hidden, auxiliary = self.tensor.enter(x), self.shape.auxiliary
         made = DecoderOutputs(hidden, self.output_weight, self.tensor, self.narrow_loss, loss, total, auxiliary)
         return evolve(made, bias=self.output_bias, cap=self.shape.logit_softcap)

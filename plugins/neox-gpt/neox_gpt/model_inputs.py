@@ -18,9 +18,9 @@ from neox_gpt.block import Block
 from neox_gpt.change_flops import flops_of_changes
 from neox_gpt.changes import Changes
 from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mixers, probe_parts
+from neox_gpt.compiled_loss import CompiledLoss
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
-from neox_gpt.loss import loss_and_gradient
 from neox_gpt.recompute import recompute_by_torch, recompute_parted
 from neox_gpt.shape import ModelShape, build_shape
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from neox_gpt.attention.sparse import BlockTable
     from neox_gpt.config.plan import GPTPlan
     from neox_gpt.contracts import FeedForward, Mixer
-    from neox_gpt.loss import LossAndGradient
 
 
 @frozen(eq=False)
@@ -51,7 +50,7 @@ class Parts:
     recompute: Recompute | None
     changes: Changes
     tables: Mapping[int, BlockTable] = field(factory=dict)
-    compiled_loss: LossAndGradient | None = None
+    compiled_loss: CompiledLoss | None = None
     sparse_gradients: bool = False
 
     def block(self, index: int) -> Block:
@@ -114,7 +113,7 @@ def load_parts(
         recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),
         changes=changes,
         tables=build_tables(plan, context),
-        compiled_loss=_compiled_loss(backend) if plan.compile and context.groups.tensor.size == 1 else None,
+        compiled_loss=_compiled_loss(plan, context, backend),
         sparse_gradients=plan.sparse_gradients,
     )
 
@@ -133,9 +132,10 @@ def _recompute(plan: RecomputePlan, tensor: TensorParallel, by: Callable[..., Te
     return Recompute(plan.layers, by or (recompute_parted(tensor) if plan.distribute else recompute_by_torch))
 
 
-def _compiled_loss(backend: str) -> LossAndGradient:
-    compiled: LossAndGradient = torch.compile(loss_and_gradient, backend=backend)
-    return compiled
+def _compiled_loss(plan: GPTPlan, context: BuildContext, backend: str) -> CompiledLoss | None:
+    if not plan.compile or context.groups.tensor.size > 1:
+        return None
+    return CompiledLoss(backend, on=plan.compile is True)
 
 
 def _document_rules(plan: GPTPlan, eod: int | None) -> DocumentRules | None:

@@ -59,6 +59,17 @@ def neox_feed_forwards() -> list[Component]:
 
 
 @hookimpl
+def neox_callbacks() -> list[Component]:
+    return [
+        Component(
+            name="measure_compile",
+            target="neox_gpt.measure_compile:MeasureCompile",
+            summary="Chooses for `compile: auto`, which names it, whether the layers are compiled.",
+        )
+    ]
+
+
+@hookimpl
 def neox_commands() -> list[Component]:
     return [
         Component(

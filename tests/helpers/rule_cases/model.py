@@ -3,6 +3,12 @@
 from rule_cases.case import CPU, Case
 
 CASES: dict[str, Case] = {
+    "what_is_measured_is_open": (
+        ("callbacks=[measure_compile]",),
+        "error: callbacks: measure_compile belongs to compile: auto (write that in its place)",
+        ("compile=auto", "callbacks=[measure_compile]"),
+        CPU,
+    ),
     "heads_divide_hidden": (
         ("hidden-size=65",),
         "error: hidden-size: 65 cannot be divided by num-attention-heads 4",

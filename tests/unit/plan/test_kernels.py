@@ -69,6 +69,28 @@ def test_a_gpu_may_take_any_but_softmaxes(prepare: Prepare) -> None:
     assert set(asked(prepare("compile=true", num_cuda=1))) == {"adam_step"}
 
 
+@pytest.mark.parametrize("value", ["true", "auto"])
+def test_a_compiled_layer_has_no_kernels_and_that_is_said(prepare: Prepare, notes: list[str], value: str) -> None:
+    plan = prepare(f"compile={value}", "use-bias-in-mlp=false", num_cuda=1)
+    assert set(asked(plan)) == {"adam_step"}
+    (said,) = (each for each in notes if " compile: " in each)
+    left_out = "bias_dropout_add, cross_entropy, layer_norm"
+    assert said.startswith(f"--set: note: compile: leaves out the kernels of {left_out}, which are not compiled along")
+    notes.clear()
+    prepare(f"compile={value}")
+    prepare("compile=false", num_cuda=1)
+    assert not any(" compile: " in each for each in notes)
+
+
+def test_compile_auto_names_its_callback_beside_others(prepare: Prepare) -> None:
+    plan = prepare("compile=auto", "ema.enabled=true", "callbacks=[profile]", "profile.first=1")
+    assert plan.model.compile == "auto"
+    assert {each.name for each in plan.callbacks} == {"profile", "measure_compile", "ema"}
+    (alone,) = prepare("compile=auto", "callbacks=[measure_compile]").callbacks
+    assert alone.name == "measure_compile"
+    assert prepare("compile=true").callbacks == ()
+
+
 @pytest.mark.parametrize(
     ("switch", "op", "more"),
     [

@@ -35,6 +35,7 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
     mine = _model_ops(config)
     declared = [op for entry in registry.entries() for op in entry.component.ops]
     references = dict(reversed(declared))  # of an op that several declare, the first counts
+    left_out: list[str] = []
     known = set(references)
     for op in sorted(set(mine) | set(asked)):
         choice, key = asked.get(op, (AUTO, ""))
@@ -45,6 +46,8 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
         offers = tuple(_offers(registry, op))
         reason = _why_not(config, op, known, mine, offers, choice)
         if choice == AUTO and (reason or device == "cpu"):
+            if device != "cpu" and reason == _not_compiled(op) and any(not each.component.missing() for each in offers):
+                left_out.append(op)
             continue
         if choice == FUSED:
             problems += (config.problem(said, key, hint, "note") for said, hint in _notes(config, op, reason, device))
@@ -54,6 +57,10 @@ def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple
             continue
         ready = [each for each in offers if _matches(each, op, choice) and not each.component.missing()]
         plans.append(KernelPlan(op, choice, key, tuple(map(offered, ready)), references[op]))
+    if left_out:
+        said = f"leaves out the kernels of {', '.join(left_out)}, which are not compiled along with a layer"
+        hint = "compile: false uses them; `neox tune` compares the two"
+        problems.append(config.problem(said, "compile", hint, "note"))
     return tuple(plans), problems
 
 
@@ -119,8 +126,6 @@ def _why_not_in_this_model(config: Config, op: str, asked: str) -> tuple[str, st
             return f"offload_optimizer keeps {op} on the host", "remove it, or the offload"
         return None
     section, parallel = config.section(ModelSection), config.section(ParallelismSection)
-    if section.compile:
-        return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
     if op in NEED_WHOLE_BIAS and sharding(config).stage == 3:
         return f"at ZeRO 3 a bias is sharded where {op} needs it", "remove it, or use a lower stage"
     if op == "bias_gelu" and not section.use_bias_in_mlp:
@@ -140,7 +145,11 @@ def _why_not_in_this_model(config: Config, op: str, asked: str) -> tuple[str, st
             return "every layer has block-sparse attention, which has no whole rows of scores", "remove it"
         if op == SOFTMAXES[0] and section.reset_attention_mask:
             return "the mask is not purely causal", "use scaled-masked-softmax-fusion, which takes any mask"
-    return None
+    return _not_compiled(op) if section.compile else None
+
+
+def _not_compiled(op: str) -> tuple[str, str]:
+    return f"the kernels of {op} are not compiled along with a layer", "remove it, or compile"
 
 
 def _matches(entry: Entry, op: str, choice: str) -> bool:

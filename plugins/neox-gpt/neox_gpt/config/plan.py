@@ -102,7 +102,7 @@ class GPTPlan(ModelPlan):
     reset_position_ids: bool = False
     reset_attention_mask: bool = False
     eod_mask_loss: bool = False
-    compile: bool = False
+    compile: bool | Literal["auto"] = False
     sparse_gradients: bool = False
     layouts: tuple[ComponentRef, ...] = field(
         default=(), metadata=of("sparsity", "attention_config", kind=SPARSE_LAYOUT)

@@ -27,6 +27,7 @@ from neox_gpt.config.rules import (
     model_changes,
     parallelism,
 )
+from neox_gpt.config.sections.model import MEASURE_COMPILE
 from neox_gpt.config.size import DecoderSize, model_size
 
 
@@ -42,7 +43,12 @@ class GPTPlanner:
     picture = "neox_gpt.attention.draw_layouts"
 
     def components(self, kind: str, fields: Mapping[str, Any], registry: Registry) -> Sequence[Named] | None:
-        """The mixers and feed-forwards that some layer has, and the sparse layouts, which three keys name together."""
+        """The mixers and feed-forwards that some layer has, the sparse layouts, which three keys name together, and the
+        callback of `compile: auto` beside those of the config.
+        """
+        if kind == "callback" and fields.get("compile") == "auto":
+            names = [each for each in fields.get("callbacks", ()) if each != MEASURE_COMPILE]
+            return *(Named(each, "callbacks") for each in names), Named(MEASURE_COMPILE, "compile")
         if kind == "feed forward":
             written = fields.get("mlp_type")
             return () if written is None else tuple(Named(each, "mlp_type") for each in feed_forwards_used(written))

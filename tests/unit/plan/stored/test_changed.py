@@ -122,6 +122,7 @@ def test_a_blend_is_compared_without_the_places_of_its_datasets(changed: Changed
     "now",
     [
         ["compile=true"],
+        ["compile=auto"],
         ["num-workers=3"],
         ["save-interval=7", "save=here"],
         ["eval-iters=3", "log-interval=7"],

@@ -10,7 +10,7 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import FusionSection
-from neox_gpt.config.sections.model import ModelSection
+from neox_gpt.config.sections.model import MEASURE_COMPILE, ModelSection
 from neox_gpt.config.told import tell
 
 
@@ -42,6 +42,14 @@ def norms_after_sublayers(config: Config, shape: ClusterShape) -> Iterator[Probl
     for key in ("gpt_j_residual", "apply_residual_connection_post_layernorm"):
         if model.norm_place != "before" and getattr(model, key):
             yield config.problem(f"{model.norm_place} excludes {key.replace('_', '-')}", "norm_place")
+
+
+@rule("callbacks", "compile")
+def what_is_measured_is_open(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The callback that chooses whether to compile needs that choice."""
+    named = any(each.entry.component.name == MEASURE_COMPILE for each in config.components("callback"))
+    if named and config.section(ModelSection).compile != "auto":
+        yield config.problem(f"{MEASURE_COMPILE} belongs to compile: auto", "callbacks", "write that in its place")
 
 
 @rule("use_bias_in_head", "no_weight_tying")

@@ -19,6 +19,8 @@ Init = Literal[
     "orthogonal",
     "scaled_orthogonal",
 ]
+MEASURE_COMPILE = "measure_compile"
+"""The callback of `compile: auto`."""
 
 
 @frozen
@@ -125,9 +127,10 @@ class ModelSection:
     eod_mask_loss: bool = setting(
         False, help="Leave predictions from an end-of-document token out of the loss.", origin="megatron"
     )
-    compile: bool = setting(
+    compile: bool | Literal["auto"] = setting(
         False,
-        help="Compile the layers with torch.compile, for minutes at the start. docs/benchmarks.md has what it gains.",
+        help="Compile the layers with torch.compile, for minutes at the start. auto: measured in the first steps, see "
+        "docs/parallelism.md. docs/benchmarks.md has what it gains.",
         changes="speed",
     )
     use_cpu_initialization: bool = setting(
