@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from neox_core.plan.stored.state import TrainState
     from neox_core.run.startup import Startup
 
-MEET_TIMEOUT = timedelta(seconds=int(os.environ.get("NEOX_MEET_TIMEOUT_S", "600")))
-"""As the launcher sets it. For ranks to find each other: a host may take long to import torch from a network disk."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """For one collective. A rank that died or hangs in training is noticed by the launcher, long before."""
 UNWATCHED = (
@@ -130,9 +128,11 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -
 
 def _join(plan: RunPlan, maker: EngineMaker) -> None:
     """Find the other ranks, see that they are about to do the same, and start the process group."""
-    store, rank, world_size = next(rendezvous("env://", timeout=MEET_TIMEOUT))
+    # As the launcher sets it: a host may take long to import torch from a network disk.
+    meet_timeout = timedelta(seconds=int(os.environ.get("NEOX_MEET_TIMEOUT_S", "600")))
+    store, rank, world_size = next(rendezvous("env://", timeout=meet_timeout))
     store = dist.PrefixStore(os.environ.get("NEOX_RUN_TOKEN", "run"), store)  # of this run, not of one before
-    store.set_timeout(MEET_TIMEOUT)
+    store.set_timeout(meet_timeout)
     compare(store, describe(plan, maker.libraries), rank, world_size)
     dist.init_process_group(
         plan.cluster.backend,

@@ -1,8 +1,9 @@
 """Commands and ranks that tests start are forks of a process that has imported torch, which takes 1.3 s each time.
 
 `python -m neox_core ...`, `neox ...`, agents and ranks are processes of their own as ever, each a child of the one that
-starts it, with its own arguments, environment, streams, folder and session. They import all of neox again. Whatever
-else is asked for, such as another option of Python, is started without this.
+starts it, with its own arguments, environment, streams, folder and session. What almost every run imports of neox and
+DeepSpeed is imported before, too; none of it has been used. Whatever else is asked for, such as another option of
+Python, or a folder in the path with another neox, is started without this.
 """
 
 import atexit
@@ -21,14 +22,24 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import _lru_cache_wrapper, cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 MODULES = ("neox_core", "neox_core.cli.process", "neox_core.run.rank", "neox_launchers.elastic")
 """Those that are started so; of other modules, most import no torch."""
+USUAL = (
+    "neox_core.plan.resolve",
+    "neox_core.run.run",
+    "neox_launchers.torch_agent",
+    "neox_gpt.architecture",
+    "neox_plain.engine",
+    "neox_deepspeed.pipeline",
+)
+"""What most runs import, where it is installed."""
 AS_IT_IS = (None, None, True, (), None, None, None, 0, False, *[-1] * 6, True, None, None, None, -1, False)
 """How a process is started that gets what this one has, as `Popen._execute_child` is told."""
 READ_ONCE = (
@@ -44,8 +55,9 @@ READ_ONCE = (
     "MKL_",
     "OPENBLAS_",
     "TORCH_",
+    "DEEPSPEED_",
 )
-"""How environment variables begin that Python, torch and what torch loads read when they are loaded."""
+"""How environment variables begin that Python, torch, neox and what they load read when they are loaded."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_MMAP_MAX_": -4}
 """Options of the C library, and their numbers for `mallopt`."""
 MAY_DIFFER = {"PYTHONPATH", "PYTHONSAFEPATH", "OMP_NUM_THREADS", "TORCH_EXTENSIONS_DIR", *MALLOC}
@@ -88,6 +100,22 @@ class Template:
                 ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
 
 
+class Prepared(Template):
+    """A template that is a fork of this process, which has not done anything yet: it need not import torch again."""
+
+    def __init__(self) -> None:
+        self.environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self.owner = os.getpid()
+        if os.fork() == 0:
+            self._socket.close()
+            sys.path.remove(str(Path.cwd()))  # which is this process's own first place
+            theirs.recv(1, socket.MSG_PEEK)  # until there is something to do, or the other process is gone
+            serve(theirs, USUAL)
+        theirs.close()
+
+
 class Fork:
     """This process, which is a fork of the template: it forks itself."""
 
@@ -125,7 +153,7 @@ class Start:
                 self.as_ever(popen, args, *how)
                 return
             if self.source is None or self.source.owner not in (0, os.getpid()):
-                self.source = Template()
+                self.source = Template(*USUAL)
             pipes = how[9:15]  # of stdin, stdout and stderr, (to read, to write) each
             theirs = (pipes[0], pipes[3], pipes[5])
             popen.pid = self.source.fork(job, [own if fd == -1 else fd for own, fd in enumerate(theirs)])
@@ -145,6 +173,8 @@ class Start:
         words = [os.fsdecode(each) for each in args]
         environment = dict(os.environ if env is None else env)
         before = os.environ if self.source is None else self.source.environment
+        if environment.get("DS_ACCELERATOR", "cpu") != "cpu":  # DeepSpeed is imported for a CPU
+            return None
         for key in {*environment, *before}:
             if key.startswith(READ_ONCE) and key not in MAY_DIFFER and environment.get(key) != before.get(key):
                 return None
@@ -161,6 +191,8 @@ class Start:
             return None
         safe = safe or bool(environment.get("PYTHONSAFEPATH"))
         path = [*([] if safe else [first]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        if any(has_another(Path(each)) for each in path):
+            return None
         return {
             "run": run,
             "words": words,
@@ -173,6 +205,18 @@ class Start:
             "limits": [(each, resource.getrlimit(each)) for each in LIMITS],
             "cpus": sorted(os.sched_getaffinity(0)),
         }
+
+
+def has_another(folder: Path) -> bool:
+    """Whether a folder has a package of which a fork has the one that is installed."""
+    return any((folder / name).is_dir() and folder.resolve() != place for name, place in places().items())
+
+
+@cache
+def places() -> dict[str, Path]:
+    """The folder of each package that is imported before, by name."""
+    specs = {name: find_spec(name) for name in (*{each.partition(".")[0] for each in USUAL}, "deepspeed")}
+    return {name: Path(spec.origin).resolve().parents[1] for name, spec in specs.items() if spec and spec.origin}
 
 
 START = Start()
@@ -215,10 +259,6 @@ def become(job: dict[str, Any], streams: Sequence[int], source: Fork, ready: Cal
 def begin(job: dict[str, Any], source: Fork) -> NoReturn:
     """Run what is asked for, in a process that others take for it."""
     os.execv = partial(exec_in_place, os.execv, source)
-    if python := job.get("python"):  # that of another environment, whose processes are not forks of this one
-        START.source = None
-        sys.executable = python
-        sys.prefix = sys.exec_prefix = str(Path(python).parents[1])
     sys.path[:] = [*job["path"], *source.path]
     sys.argv[:] = job["argv"]
     sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)  # noqa: SIM115
@@ -226,6 +266,10 @@ def begin(job: dict[str, Any], source: Fork) -> NoReturn:
     sys.stderr = sys.__stderr__ = written(2, "backslashreplace")
     threads = job["env"].get("OMP_NUM_THREADS", "")
     sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else len(job["cpus"]))
+    if python := job.get("python"):  # that of another environment, whose processes are not forks of this one
+        sys.executable = python
+        sys.prefix = sys.exec_prefix = str(Path(python).parents[1])
+        START.source = Prepared()
     leave(job["run"])
 
 
@@ -290,7 +334,9 @@ def forget(source: Fork) -> None:
     START.source = source
     for name in [*sys.modules]:
         if name not in source.modules and name.partition(".")[0] not in LIBRARIES:
-            del sys.modules[name]
+            drop(name)
+        elif name.startswith("neox_"):
+            forget_results(sys.modules[name])
     atexit._clear()
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
@@ -303,6 +349,15 @@ def forget(source: Fork) -> None:
     sys.excepthook = sys.__excepthook__
     gc.freeze()
     gc.enable()
+
+
+def forget_results(module: ModuleType) -> None:
+    """What functions of a module keep of their calls: neox has no other state of a process."""
+    classes = [each for each in vars(module).values() if isinstance(each, type)]
+    for each in (module, *classes):
+        for value in [*vars(each).values()]:
+            if isinstance(value, _lru_cache_wrapper):
+                value.cache_clear()
 
 
 def show(words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -333,11 +388,11 @@ def receive(connection: socket.socket, count: int) -> bytes:
     return got
 
 
-def serve(connection: socket.socket) -> NoReturn:
-    """In the template: a fork for each job, which becomes a child of the process that asked for it."""
-    del os.environ["NEOX_ROOM"]
-    START.install()
-    source = Fork(dict(os.environ))
+def serve(connection: socket.socket, modules: Sequence[str]) -> NoReturn:
+    """In the template, which imports modules: a fork for each job, a child of the process that asked for it."""
+    environment = dict(os.environ)
+    import_before(modules)
+    source = Fork(environment)
     while True:
         length, fds, *_ = socket.recv_fds(connection, 4, 3)
         if not length:  # the other process is gone
@@ -355,8 +410,30 @@ def serve(connection: socket.socket) -> NoReturn:
             os.close(fd)
 
 
+def import_before(modules: Sequence[str]) -> None:
+    """Import what forks then have. Those that are run as a program are left out: Python warns of one that is there."""
+    for each in modules:
+        if each not in USUAL:
+            import_module(each)
+        elif find_spec(each.partition(".")[0]) is not None:
+            import_module(each)
+            if each.startswith("neox_deepspeed.") and not sys.modules["torch"].cuda.is_available():
+                import_module("neox_deepspeed.silence_deepspeed").quiet_engine(debug=False)
+                import_module("neox_deepspeed.patches").import_deepspeed("cpu")
+    for each in {*sys.modules} & {*MODULES} - {"neox_core"}:
+        drop(each)
+
+
+def drop(module: str) -> None:
+    """Forget a module that was imported, also where `from package import module` finds it."""
+    package, _, name = module.rpartition(".")
+    del sys.modules[module]
+    if package in sys.modules:
+        vars(sys.modules[package]).pop(name, None)
+
+
 if __name__ == "__main__":
-    for each in sys.argv[2:-1]:
-        import_module(each)
     sys.modules["warm_start"] = sys.modules["__main__"]
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    del os.environ["NEOX_ROOM"]
+    START.install()
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:-1])

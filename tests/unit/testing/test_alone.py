@@ -20,6 +20,10 @@ print(json.dumps({
     "child": subprocess.run(
         [sys.executable, "-c", "import probe"], env={**os.environ, "CHILD": "1"}, capture_output=True, text=True
     ).stdout if "CHILD" not in os.environ else "",
+    "command": subprocess.run(
+        [sys.executable, "-P", "-m", "neox_core.cli.process", "probe_path", "0"],
+        env={**os.environ, "PYTHONPATH": os.environ["MINE"]}, input="given", capture_output=True, text=True
+    ).stdout if "CHILD" not in os.environ else "",
 }))
 sys.exit(3 if sys.argv[-1] == "fail" else 0)
 """
@@ -32,15 +36,16 @@ def test_it_sees_its_own_and_the_libraries(
 ) -> None:
     if forked and not can_fork():
         pytest.skip("needs Linux and Python 3.11 or newer")
-    monkeypatch.setenv("MINE", "given")
-    shown, outside = tmp_path / "shown", tmp_path / "outside"
-    for each in (shown, outside):
+    shown, outside, mine = (tmp_path / each for each in ("shown", "outside", "mine"))
+    monkeypatch.setenv("MINE", str(mine))
+    for each in (shown, outside, mine):
         each.mkdir()
+    (mine / "probe_path.py").write_text("import sys; print(sys.argv[1:], sys.executable, sys.path)")
     (shown / "probe.py").write_text(PROBE)
     alone = make_python(tmp_path / "python", [shown], Template("concurrent.futures.thread") if forked else None)
     alone.run("probe", "word", cwd=outside, behind=True)
     seen = json.loads(capsys.readouterr().out)
-    child = json.loads(seen.pop("child"))
+    child, command = json.loads(seen.pop("child")), seen.pop("command")
     assert seen == {
         "python": str(tmp_path / "python/bin/python"),
         "prefix": str(tmp_path / "python"),
@@ -49,8 +54,10 @@ def test_it_sees_its_own_and_the_libraries(
         "nice": os.nice(0) + LATER,
         "first": str(outside),
         "torch": True,
-        "mine": "given",
+        "mine": str(mine),
     }
+    assert command.startswith(f"['given'] {seen['python']} ['{mine}', ")
+    assert str(outside) not in command
     assert (child["python"], child["prefix"]) == (seen["python"], seen["prefix"])
     with pytest.raises(subprocess.CalledProcessError) as failed:
         alone.run("probe", "fail", cwd=outside, behind=False)

@@ -26,6 +26,8 @@ signal.signal(signal.SIGTERM, lambda *_: None)
 exec_module("probe", {"word": 2})
 """
 RANK = [sys.executable, "-P", "-m", "neox_core.run.rank"]
+READS = [sys.executable, "-P", "-m", "neox_core.cli.process", "probe", "0"]
+"""Waits for its standard input, and runs the module `probe`."""
 
 
 @pytest.fixture(params=["fork", "as ever"])
@@ -45,23 +47,25 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.usefixtures("started")
 def test_it_is_a_child_with_what_it_was_given(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text("import sys\nsys.exit(f'it is {sys.argv[1]}')\n")
     env = {**os.environ, "MINE": "given", "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([*RANK, "there"], cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
+    streams: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(READS, cwd=tmp_path, env=env, text=True, **streams) as process:
         stop(process)
         try:
             seen = psutil.Process(process.pid)
             found = seen.ppid(), Path(seen.cwd()), [each for each in seen.cmdline() if each], seen.environ().get("MINE")
         finally:
             process.send_signal(signal.SIGCONT)
-        _, said = process.communicate()
-    assert found == (os.getpid(), tmp_path, [*RANK, "there"], "given")
-    assert process.returncode == 2
-    assert said == "error: usage: python -m neox_core.run.rank RUN_FILE\n  start ranks with `neox train`\n"
+        _, said = process.communicate("there")
+    assert found == (os.getpid(), tmp_path, READS, "given")
+    assert process.returncode == 1
+    assert said == "it is there\n"
 
 
 @pytest.mark.usefixtures("started")
 def test_a_signal_ends_it() -> None:
-    with subprocess.Popen([*RANK, "there"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(READS, start_new_session=True, stdin=subprocess.PIPE) as process:
         stop(process)
         session = os.getsid(process.pid)
         process.kill()
@@ -95,7 +99,8 @@ def test_it_becomes_another_process_with_the_same_id(tmp_path: Path) -> None:
     assert second == {"given": {"word": 2}, "again": "yes", "handled": False, "known": False}
 
 
-def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "neox_gpt").mkdir()  # another than the one that is installed
     asked = []
     as_ever = warm_start.START.as_ever
     monkeypatch.setattr(warm_start.START, "as_ever", lambda popen, *how: asked.append(how[0]) or as_ever(popen, *how))
@@ -103,6 +108,8 @@ def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatc
         ([sys.executable, "-c", ""], {}),
         ([*RANK], {"preexec_fn": lambda: None}),
         ([*RANK], {"env": {**os.environ, "PYTHONHASHSEED": "7"}}),
+        ([*RANK], {"env": {**os.environ, "DS_ACCELERATOR": "cuda"}}),
+        ([*RANK], {"env": {**os.environ, "PYTHONPATH": str(tmp_path)}}),
     ]
     for words, more in others:
         subprocess.run(words, check=False, stderr=subprocess.DEVNULL, **more)
