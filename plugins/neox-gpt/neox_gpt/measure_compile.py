@@ -12,6 +12,7 @@ import torch.distributed as dist
 from neox_core.terminal import echo
 from neox_gpt.block import Block
 from neox_gpt.compiled_loss import CompiledLoss
+from neox_gpt.config.sections.model import TIMED_INTERVALS
 
 if TYPE_CHECKING:
     from neox_core.contracts.engine import Engine
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from neox_core.contracts.host import RunInfo
     from neox_core.parallel.context import BuildContext
 
-INTERVALS = 3
-"""Log intervals that are timed in each of the two ways. The one before them warms up, or compiles."""
 GAIN = 0.02
 """A compiled step has to be faster by more than this part: times vary by about as much, and memory is saved."""
 
@@ -56,7 +55,7 @@ class MeasureCompile:
             return
         times = self._times[self._compiles]
         times.append(values["step_s"])
-        if len(times) < INTERVALS:
+        if len(times) < TIMED_INTERVALS:
             return
         if not self._compiles:
             self._say(f"steps are compiled from {step + 1} on, to measure whether that is faster")

@@ -10,8 +10,9 @@ from attrs import evolve
 from neox_author.testing import check_callback, load_only
 from neox_gpt.block import Block
 from neox_gpt.build import build_model
+from neox_gpt.config.sections.model import TIMED_INTERVALS
 from neox_gpt.gpt import GPT
-from neox_gpt.measure_compile import INTERVALS, MeasureCompile
+from neox_gpt.measure_compile import MeasureCompile
 from neox_gpt.testing import example_decoder
 from torch import Tensor
 
@@ -102,7 +103,7 @@ def test_the_rest_of_the_run_is_what_was_faster(
     measure.start(0)
     plain = [9.0, 1.0, 0.1, 1.0]
     timed = [0.01, compiled_s, 9.0, compiled_s]
-    assert len(plain) == 1 + INTERVALS
+    assert len(plain) == 1 + TIMED_INTERVALS
     compiled, told = trained(measure, model, graphs, [*plain, *timed, 1.0, 1.0])
     assert compiled == [False] * 4 + [True] * 4 + [chosen] * 2
     assert told == [{}] * 8 + [{"plain_step_s": 1.0, "compiled_step_s": compiled_s}, {}]

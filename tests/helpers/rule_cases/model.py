@@ -3,10 +3,16 @@
 from rule_cases.case import CPU, Case
 
 CASES: dict[str, Case] = {
+    "steps_to_measure_in": (
+        ("compile=auto", "train-iters=80", "log-interval=10"),
+        "warning: compile: auto needs 8 log intervals of 10 steps: the run has 80 steps (lower log-interval, or",
+        ("compile=auto", "train-iters=81", "log-interval=10"),
+        CPU,
+    ),
     "what_is_measured_is_open": (
         ("callbacks=[measure_compile]",),
         "error: callbacks: measure_compile belongs to compile: auto (write that in its place)",
-        ("compile=auto", "callbacks=[measure_compile]"),
+        ("compile=auto", "callbacks=[measure_compile]", "log-interval=1"),
         CPU,
     ),
     "heads_divide_hidden": (

@@ -71,13 +71,13 @@ def test_a_gpu_may_take_any_but_softmaxes(prepare: Prepare) -> None:
 
 @pytest.mark.parametrize("value", ["true", "auto"])
 def test_a_compiled_layer_has_no_kernels_and_that_is_said(prepare: Prepare, notes: list[str], value: str) -> None:
-    plan = prepare(f"compile={value}", "use-bias-in-mlp=false", num_cuda=1)
+    plan = prepare(f"compile={value}", "use-bias-in-mlp=false", "log-interval=1", num_cuda=1)
     assert set(asked(plan)) == {"adam_step"}
     (said,) = (each for each in notes if " compile: " in each)
     left_out = "bias_dropout_add, cross_entropy, layer_norm"
     assert said.startswith(f"--set: note: compile: leaves out the kernels of {left_out}, which are not compiled along")
     notes.clear()
-    prepare(f"compile={value}")
+    prepare(f"compile={value}", "log-interval=1")
     prepare("compile=false", num_cuda=1)
     assert not any(" compile: " in each for each in notes)
 

@@ -10,7 +10,7 @@ from neox_core.plan.cluster import ClusterShape
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import FusionSection
-from neox_gpt.config.sections.model import MEASURE_COMPILE, ModelSection
+from neox_gpt.config.sections.model import MEASURE_COMPILE, TIMED_INTERVALS, ModelSection
 from neox_gpt.config.told import tell
 
 
@@ -50,6 +50,16 @@ def what_is_measured_is_open(config: Config, shape: ClusterShape) -> Iterator[Pr
     named = any(each.entry.component.name == MEASURE_COMPILE for each in config.components("callback"))
     if named and config.section(ModelSection).compile != "auto":
         yield config.problem(f"{MEASURE_COMPILE} belongs to compile: auto", "callbacks", "write that in its place")
+
+
+@rule("compile", "train_iters", "log_interval")
+def steps_to_measure_in(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """A run is long enough for `compile: auto` to choose, and to gain from its choice."""
+    interval, steps = config.value("log_interval"), config.value("train_iters")
+    intervals = 2 * (1 + TIMED_INTERVALS)
+    if config.section(ModelSection).compile == "auto" and steps is not None and steps <= intervals * interval:
+        message = f"auto needs {intervals} log intervals of {interval} steps: the run has {steps} steps"
+        yield config.problem(message, "compile", "lower log-interval, or set compile: false", "warning")
 
 
 @rule("use_bias_in_head", "no_weight_tying")

@@ -21,6 +21,8 @@ Init = Literal[
 ]
 MEASURE_COMPILE = "measure_compile"
 """The callback of `compile: auto`."""
+TIMED_INTERVALS = 3
+"""Log intervals that it times uncompiled, and as many compiled. One before each warms up, or compiles."""
 
 
 @frozen
