@@ -128,7 +128,11 @@ class Fork:
     def fork(self, job: dict[str, Any], streams: Sequence[int]) -> int:
         """The id of a child that does the job."""
         read, write = os.pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         child = os.fork()
+        if child == 0:
+            let_signals_be()  # one that comes meanwhile is the child's, not for a handler of this process
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if child == 0:
             become(job, streams, self, lambda: os.write(write, b"."))
         os.close(write)

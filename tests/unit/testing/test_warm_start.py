@@ -25,6 +25,25 @@ os.environ["AGAIN"] = "yes"
 signal.signal(signal.SIGTERM, lambda *_: None)
 exec_module("probe", {"word": 2})
 """
+STARTER = """
+import os, signal, subprocess, sys, threading
+signal.signal(signal.SIGTERM, lambda *_: None)
+words, codes = [sys.executable, "-P", "-m", "neox_core.cli.process", "none", "0"], []
+for _ in range(int(sys.argv[1])):
+    before = {int(each) for each in open(f"/proc/self/task/{os.getpid()}/children").read().split()}
+    found = []
+    def end():
+        while not found:
+            now = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+            found.extend({int(each) for each in now} - before)
+        os.kill(found[0], signal.SIGTERM)
+    thread = threading.Thread(target=end)
+    thread.start()
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    thread.join()
+    codes.append(process.wait(20))
+print(codes)
+"""
 RANK = [sys.executable, "-P", "-m", "neox_core.run.rank"]
 READS = [sys.executable, "-P", "-m", "neox_core.cli.process", "probe", "0"]
 """Waits for its standard input, and runs the module `probe`."""
@@ -97,6 +116,16 @@ def test_it_becomes_another_process_with_the_same_id(tmp_path: Path) -> None:
     assert second.pop("words")[:-1] == words
     assert first == {"given": {"word": 1}, "again": None, "handled": False, "known": False}
     assert second == {"given": {"word": 2}, "again": "yes", "handled": False, "known": False}
+
+
+@pytest.mark.usefixtures("started")
+def test_a_signal_that_comes_at_once_ends_it(tmp_path: Path) -> None:
+    """Also where the process that starts it handles that signal itself, as agents do."""
+    (tmp_path / "probe.py").write_text(STARTER)
+    words = [sys.executable, "-P", "-m", "neox_core.cli.process", "probe", "0"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, env=env, input="40", capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{[-signal.SIGTERM] * 40}\n", "")
 
 
 def test_what_a_fork_cannot_be_is_started_as_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
