@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from neox_core.api import Problem
 from neox_core.config.schema.sections.data import DataSection
+from neox_core.config.schema.sections.training import TrainingSection
 from neox_core.config.schema.structure import Config
 from neox_core.contracts.architecture import Untold
 from neox_core.plan.cluster import ClusterShape
@@ -55,9 +56,9 @@ def what_is_measured_is_open(config: Config, shape: ClusterShape) -> Iterator[Pr
 @rule("compile", "train_iters", "log_interval")
 def steps_to_measure_in(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """A run is long enough for `compile: auto` to choose, and to gain from its choice."""
-    interval, steps = config.value("log_interval"), config.value("train_iters")
-    intervals = 2 * (1 + TIMED_INTERVALS)
-    if config.section(ModelSection).compile == "auto" and steps is not None and steps <= intervals * interval:
+    training, intervals = config.section(TrainingSection), 2 * (1 + TIMED_INTERVALS)
+    interval, steps = training.log_interval, training.train_iters
+    if config.section(ModelSection).compile == "auto" and steps <= intervals * interval:
         message = f"auto needs {intervals} log intervals of {interval} steps: the run has {steps} steps"
         yield config.problem(message, "compile", "lower log-interval, or set compile: false", "warning")
 
