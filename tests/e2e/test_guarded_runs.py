@@ -278,7 +278,8 @@ def test_events_come_in_their_order_and_what_is_asked_is_done(lab: Lab) -> None:
 
 def test_ranks_choose_together_whether_to_compile_and_a_resumed_run_does_the_same(lab: Lab) -> None:
     said = (lab.folder / "compiled/said-0.txt").read_text()
-    assert said.count("the run continues compiled") == 1
+    assert said.count("the run continues compiled\n") == 1
+    assert said.count("the run continues compiled, as was chosen before the checkpoint") == 1
     assert "a step takes 2 s, compiled 1 s" in said
     for step in (10, 15):
         assert lab.state("compiled", step)["callbacks"] == {"faulty:ChoosesByTheSlowest": {"compiled": True}}

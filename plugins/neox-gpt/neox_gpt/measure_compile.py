@@ -44,6 +44,8 @@ class MeasureCompile:
         self._told: dict[str, float] = {}
 
     def start(self, step: int) -> None:
+        if self.compiled is not None:
+            self._say(f"the run continues {self._way}, as was chosen before the checkpoint")
         if self.compiled:
             self._compile(on=True)
 
@@ -73,7 +75,7 @@ class MeasureCompile:
 
     def restore(self, state: dict[str, bool]) -> None:
         if self.compiled is None:  # else the run has rewound to before the choice
-            self.compiled = bool(state["compiled"])
+            self.compiled = state["compiled"] is True
 
     def _choose(self) -> None:
         plain, compiled = self._slowest([median(each) for each in self._times])
@@ -81,8 +83,11 @@ class MeasureCompile:
         self.compiled = compiled < (1 - GAIN) * plain
         if not self.compiled:
             self._compile(on=False)
-        way = "compiled" if self.compiled else "uncompiled"
-        self._say(f"a step takes {plain:.3g} s, compiled {compiled:.3g} s: the run continues {way}")
+        self._say(f"a step takes {plain:.3g} s, compiled {compiled:.3g} s: the run continues {self._way}")
+
+    @property
+    def _way(self) -> str:
+        return "compiled" if self.compiled else "uncompiled"
 
     def _slowest(self, times: list[float]) -> list[float]:
         if self.context.groups.world is None:

@@ -114,11 +114,13 @@ def test_the_rest_of_the_run_is_what_was_faster(
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_a_resumed_run_keeps_the_choice(graphs: Graphs, chosen: bool) -> None:
+def test_a_resumed_run_keeps_the_choice(graphs: Graphs, chosen: bool, capsys: pytest.CaptureFixture[str]) -> None:
     measure, model = made(graphs)
     measure.restore({"compiled": chosen})
     measure.start(20)
     other = [2.0] * 4 + [1.0 if not chosen else 3.0] * 4
+    said = f"compile: auto: the run continues {'compiled' if chosen else 'uncompiled'}, as was chosen before"
+    assert said in capsys.readouterr().out
     assert trained(measure, model, graphs, other)[0] == [chosen] * 8
     assert measure.state() == {"compiled": chosen}
 
