@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import resource
-import runpy
 import signal
 import socket
 import subprocess
@@ -22,12 +21,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import _lru_cache_wrapper, cache, partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
+
+from become_another import drop, forget_results, leave, let_signals_be, receive, show, written
 
 MODULES = ("neox_core", "neox_core.cli.process", "neox_core.run.rank", "neox_launchers.elastic")
 """Those that are started so; of other modules, most import no torch."""
@@ -66,6 +66,14 @@ LIBRARIES = ("torch", "numpy")
 """What a fork of a fork keeps of what its parent has imported: their modules register things once for all."""
 ROOM = 32000
 """Bytes of the command line and of the environment that others can see of a fork."""
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import warm_start
+del sys.path[0]
+warm_start.main()
+"""
+"""The template. With -P, which its forks have too, a script does not find what stands beside it."""
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of `prctl`."""
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -80,7 +88,7 @@ class Template:
         self._socket, theirs = socket.socketpair()
         self.owner = os.getpid()
         subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno()), "torch", *more, "x" * ROOM],
+            [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), "torch", *more, "x" * ROOM],
             env={**self.environment, "NEOX_ROOM": "x" * ROOM},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -290,48 +298,6 @@ def exec_in_place(as_ever: Callable[..., Any], source: Fork, path: str, words: S
     begin(job, source)
 
 
-def let_signals_be() -> None:
-    """What a handler in Python answers, as Python has it at its start."""
-    for number in signal.valid_signals():
-        if signal.getsignal(number) not in (signal.SIG_IGN, signal.SIG_DFL):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def leave(run: Mapping[str, str]) -> NoReturn:
-    """Run a module or a script as Python does, to the exit code."""
-    code: Any = 0
-    try:
-        if "mod_name" in run:
-            runpy.run_module(run["mod_name"], run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(run["path_name"], run_name="__main__")
-    except SystemExit as ended:
-        code = ended.code or 0
-        if not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")
-            code = 1
-    except BaseException as error:  # noqa: BLE001, this process ends
-        own = error.__traceback__
-        while own is not None and own.tb_frame.f_code.co_filename == __file__:
-            own = own.tb_next
-        sys.excepthook(type(error), error, own)
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            code = code or 120
-    if code == -signal.SIGINT:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    os._exit(code & 0xFF)
-
-
 def forget(source: Fork) -> None:
     """What the process that was forked knew beyond the libraries, without tearing any of it down."""
     gc.disable()
@@ -353,43 +319,6 @@ def forget(source: Fork) -> None:
     sys.excepthook = sys.__excepthook__
     gc.freeze()
     gc.enable()
-
-
-def forget_results(module: ModuleType) -> None:
-    """What functions of a module keep of their calls: neox has no other state of a process."""
-    classes = [each for each in vars(module).values() if isinstance(each, type)]
-    for each in (module, *classes):
-        for value in [*vars(each).values()]:
-            if isinstance(value, _lru_cache_wrapper):
-                value.cache_clear()
-
-
-def show(words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """For those who look for processes by them: a command line and an environment in the place of the template's."""
-    at = [int(each) for each in Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()[45:49]]
-    variables = [f"{key}={value}" for key, value in environment.items()]
-    for start, end, lines in ((*at[:2], words), (*at[2:], variables)):
-        text = os.fsencode("\0".join(lines))[: end - start - 1]
-        ctypes.memset(start, 0, end - start)
-        ctypes.memmove(start, text, len(text))
-
-
-def written(fd: int, errors: str) -> Any:
-    """As Python has stdout and stderr at its start."""
-    stream = open(fd, "w", encoding=sys.stdout.encoding, errors=errors, closefd=False)  # noqa: SIM115
-    stream.reconfigure(line_buffering=fd == 2 or stream.isatty())
-    return stream
-
-
-def receive(connection: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises EOFError where there are no more."""
-    got = b""
-    while len(got) < count:
-        some = connection.recv(count - len(got))
-        if not some:
-            raise EOFError
-        got += some
-    return got
 
 
 def serve(connection: socket.socket, modules: Sequence[str]) -> NoReturn:
@@ -428,16 +357,8 @@ def import_before(modules: Sequence[str]) -> None:
         drop(each)
 
 
-def drop(module: str) -> None:
-    """Forget a module that was imported, also where `from package import module` finds it."""
-    package, _, name = module.rpartition(".")
-    del sys.modules[module]
-    if package in sys.modules:
-        vars(sys.modules[package]).pop(name, None)
-
-
-if __name__ == "__main__":
-    sys.modules["warm_start"] = sys.modules["__main__"]
+def main() -> None:
+    """Be the template: the command line has its socket, and what to import."""
     del os.environ["NEOX_ROOM"]
     START.install()
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:-1])

@@ -141,7 +141,7 @@ def test_no_choice_is_kept_before_there_is_one(graphs: Graphs) -> None:
 
 
 def test_a_model_that_was_compiled_for_a_while_computes_what_a_plain_one_does(graphs: Graphs) -> None:
-    """Bit for bit once it goes on uncompiled, from the same weights."""
+    """Bit for bit from the same weights, when it is not compiled any more."""
     measure, model = made(graphs)
     measure.start(0)
     trained(measure, model, graphs, [1.0] * 4 + [2.0] * 4)
