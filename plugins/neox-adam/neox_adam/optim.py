@@ -54,6 +54,13 @@ class Adam(torch.optim.Adam):
     def zero_grad(self, set_to_none: bool = True) -> None:
         _unwrapped(torch.optim.Adam.zero_grad)(self, set_to_none)
 
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = _unwrapped(torch.optim.Adam.state_dict)(self)
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        _unwrapped(torch.optim.Adam.load_state_dict)(self, state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         kernel = self.kernels.get("adam_step")

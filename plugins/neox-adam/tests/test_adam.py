@@ -198,7 +198,7 @@ def test_bad_settings_are_reported_together(entry: Entry) -> None:
     assert math.isfinite(build(entry, lr=0.0).lr)
 
 
-def test_no_step_imports_the_compiler_of_torch() -> None:
+def test_neither_a_step_nor_a_resume_imports_the_compiler_of_torch() -> None:
     """Which takes a second and 130 MB. One that torch's own Adam does not import needs no `_unwrapped` any more."""
     script = """
 import sys, torch
@@ -210,6 +210,7 @@ optimizer = OPTIMIZER
 weight.grad = torch.ones(3)
 optimizer.step()
 optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
 print(weight.grad, "torch._dynamo" in sys.modules)
 """
     for made, imports in {"adamw(groups, AdamWSettings(lr=0.1))": False, "torch.optim.Adam(groups)": True}.items():
