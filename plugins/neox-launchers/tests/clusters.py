@@ -185,6 +185,12 @@ def real_ways() -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
     return [(launcher, way) for launcher, way, program in ways if there(program, *daemons[way])]
 
 
+def ways(*launchers: str) -> list[tuple[str, Callable[[Path], dict[str, str]]]]:
+    """The real ones, and a stand-in for each of these launchers that is not here."""
+    real = real_ways()
+    return [*((each, stand_in) for each in launchers if each not in dict(real)), *real]
+
+
 class OtherHost:
     """A network namespace in the place of a second host: its own addresses, and a cable that can be pulled."""
 

@@ -14,7 +14,7 @@ from neox_launchers.forwarding import PRIVATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clusters import HOSTS, free_ports, plan_for, real_ways, stand_in
+from clusters import HOSTS, free_ports, plan_for, real_ways, stand_in, ways
 from launched import ALL, RANK, Run
 
 from neox_core.plan.runfile import write_runfile
@@ -24,10 +24,9 @@ SET = {"FI_PROVIDER": "efa", "HF_HOME": "/hub of all", "HF_TOKEN": "s1", "LAB_PL
 GOT = SET | {"FI_PROVIDER": "tcp", "MINE": "of a file"}
 SECRETS = {"LAB_KEY", "NEOX_LEAK", "WANDB_API_KEY"}
 SET |= dict.fromkeys(SECRETS, "s2")
-WAYS = [("pdsh", stand_in), ("openmpi", stand_in), ("mvapich", stand_in), *real_ways()]
 
 
-@pytest.mark.parametrize(("launcher", "way"), WAYS)
+@pytest.mark.parametrize(("launcher", "way"), ways("pdsh", "openmpi", "mvapich"))
 def test_ranks_of_all_hosts_are_told_who_they_are_and_stop_in_good_order(tmp_path, monkeypatch, launcher, way):
     for name, value in SET.items():
         monkeypatch.setenv(name, value)
@@ -72,7 +71,7 @@ def test_a_hostfile_tells_ssh_the_user_and_the_port(tmp_path, monkeypatch, launc
 
 @pytest.mark.parametrize(
     ("launcher", "way"),
-    [("pdsh", stand_in), ("openmpi", stand_in), *(each for each in real_ways() if each[0] != "pdsh")],
+    [("pdsh", stand_in), *(each for each in ways("openmpi") if each[0] != "pdsh")],
 )
 def test_a_rank_that_fails_ends_the_ranks_of_all_hosts_and_is_named(tmp_path, monkeypatch, launcher, way):
     to_save = RANK.replace("time.sleep(0.3)", "time.sleep(4)")
