@@ -44,8 +44,12 @@ LIGHT_LIBRARIES = (
 """What the light zone imports, our own package included; no torch, and no other distribution's metadata."""
 
 
+LONG = ("test_ops.py", "test_short_runs_of_keys.py", "test_layouts.py", "test_guarded_runs.py", "test_onebit.py")
+"""The files that take longest: they come first, so that none is left to one process at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name != "test_ops.py")  # which takes longest
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

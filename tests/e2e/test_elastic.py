@@ -33,8 +33,8 @@ needs_hosts = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "words",
     [
-        "--kinds leave --steps 40 --seed 1",
-        pytest.param("--kinds power,join --steps 60 --seed 2 --hosts", marks=needs_hosts),
+        "--kinds leave --steps 36 --seed 1",
+        pytest.param("--kinds power,join --steps 48 --seed 2 --hosts", marks=needs_hosts),
     ],
     ids=["one host", "two hosts over pdsh"],
 )
