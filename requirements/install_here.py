@@ -31,6 +31,13 @@ def link(path: Path) -> None:
     (info / "RECORD").write_text(re.sub(r"(/direct_url\.json),.*", r"\1,,", listed), encoding="utf-8")
 
 
+def remove_links() -> None:
+    """Before pip removes or replaces packages: for each that is a link it looks through all of site-packages."""
+    for path in Path(sysconfig.get_path("purelib")).glob("neox_*"):
+        if path.is_symlink():
+            path.unlink()
+
+
 def main() -> None:
     plugins = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
     with tempfile.TemporaryDirectory() as folder:
@@ -39,6 +46,7 @@ def main() -> None:
             for source in (ROOT, *plugins)
             for wheel in WheelBuilder(str(source)).build(directory=folder, versions=["editable"])
         ]
+        remove_links()
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall"]
         subprocess.run([*install, *wheels], check=True)
     for path in Path(sysconfig.get_path("purelib")).glob(f"{LEFT_BY_PIP}neox_*.pth"):

@@ -19,8 +19,9 @@ from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "helpers"))
+sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "requirements")]
 from alone import Alone, make_python, run  # noqa: E402, found by the line above
+from install_here import remove_links  # noqa: E402
 from warm_start import Template, can_fork  # noqa: E402
 
 PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
@@ -110,6 +111,7 @@ def main() -> None:
     outside.mkdir(parents=True, exist_ok=True)
     sources = {"neox-core": ROOT, **{name: ROOT / "plugins" / name for name in plugins}}
     built = {name: build_wheel(source, work / "wheels") for name, source in sources.items()}
+    remove_links()
     run(*PIP, "uninstall", "-y", *built)
 
     template = Template(*PRELOADED) if can_fork() else None

@@ -214,13 +214,20 @@ class _SparseKernel(TritonKernel):
         return _why_not_for(use)
 
 
+SMALL = (
+    (1, 2, 1, 20, 16, 16, 0.2),
+    (2, 4, 2, 37, 40, 16, 0.2),
+    (1, 2, 1, 70, 128, 64, 0.0),
+    (1, 1, 1, 33, 256, 16, 0.2),
+)
+"""As `_long`; a run tries the first one."""
+
+
 def _cases(dtype: torch.dtype, device: torch.device, size: Size | None) -> Iterator[tuple[Any, ...]]:
     """A window of 512 tokens, and one block that all see. Odd lengths and grouped heads, or long sequences; documents
     and dropout in some.
     """
-    small = ((1, 2, 1, 20, 16, 16, 0.2), (2, 4, 2, 37, 40, 16, 0.2), (1, 2, 1, 70, 128, 64, 0.0))
-    small += ((1, 1, 1, 33, 256, 16, 0.2),)
-    for batch, heads, kv_heads, seq, width, block, dropout in _long(size) if size else small:
+    for batch, heads, kv_heads, seq, width, block, dropout in _long(size) if size else SMALL:
         place = torch.arange(triton.cdiv(seq, block))
         back = place[:, None] - place
         layout = (back >= 0) & ((back <= 512 // block) | (place == 0))
