@@ -194,7 +194,7 @@ def plain_loop(name: str, shape: Shape, precision: str, mode: str, device: str, 
         optimizer.zero_grad()
         loss.item()
         if name == "bare" and step == 0 and device == "cpu":
-            keep_freed_memory()
+            next(keep_freed_memory())
         rate = shape.tokens / (time.perf_counter() - began)
         print(json.dumps({"tokens_per_s": rate, "memory_gib": peak_gib(device)}), flush=True)
 

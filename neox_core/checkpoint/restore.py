@@ -37,10 +37,7 @@ def restore_weights(engine: Storage, reader: CheckpointReader, *, masters: bool 
 
 
 def restore_optimizer(engine: Storage, reader: CheckpointReader) -> None:
-    """Load the optimizer's state, after `check_optimizer`.
-
-    Raises CheckpointError when this run cannot shard it.
-    """
+    """Load the optimizer's state, after `check_optimizer`. Raises CheckpointError when this run cannot shard it."""
     with engine.at_hand(), engine.filled_groups():
         _fill_optimizer(engine, reader)
 

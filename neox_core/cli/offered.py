@@ -35,10 +35,7 @@ def offered(catalog: "Catalog | None", own: Container[str], group: str = "") -> 
 
 
 def groups(catalog: "Catalog | None", own: Container[str]) -> dict[str, str]:
-    """The groups that consist of nothing but commands of plugins, and whose these are.
-
-    own: names that are taken
-    """
+    """The groups that consist of nothing but commands of plugins, and whose these are. own: names that are taken."""
     if catalog is None:
         return {}
     found: dict[str, list[str]] = {}
@@ -87,10 +84,7 @@ def package_of(command: str) -> str:
 
 
 def opened(name: str, group: click.Group) -> "OpenGroup":
-    """The group of a plugin, with the commands that other plugins add to it.
-
-    name: under which it is offered
-    """
+    """The group of a plugin, with the commands that other plugins add to it. name: under which it is offered."""
     return OpenGroup(
         name,
         inner=group,

@@ -71,10 +71,7 @@ class DataBackend(Protocol):
         """The dataset at a prefix, to read from."""
 
     def create(self, prefix: Path, vocab_size: int) -> TokenWriter:
-        """A writer for a new dataset.
-
-        vocab_size: the writer's integer type holds every id below it.
-        """
+        """A writer for a new dataset. vocab_size: the writer's integer type holds every id below it."""
 
 
 class TokenizingBackend(DataBackend, Protocol):

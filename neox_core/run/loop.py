@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import CDLL
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,13 +70,13 @@ def train(
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
         _save(checkpointer, state, report)
-    first = state.step
+    first, memory = state.step, keep_freed_memory()
     for step in range(first, plan.train.train_iters):
         lr = schedule(step)
         with schedule.around(step, engine.optimizer):
             loss = engine.train_step(batches, lr)
-        if step == first and plan.cluster.device == "cpu":
-            keep_freed_memory()
+        if plan.cluster.device == "cpu" and (step == first or _due(step, plan.train.log_interval)):
+            next(memory)
         state.advance(plan, None if tokens_of is None else tokens_of(step))
         report.step(state.step, loss, lr, engine)
 
@@ -93,14 +94,27 @@ def train(
     return True
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory() -> Iterator[None]:
     """Have glibc keep what a step frees for the next one, whose page faults would cost up to half of its time.
 
-    Called when the weights and the optimizer's state are there, which stay: among what is freed they would leave holes.
+    First advanced when the weights and the optimizer's state are there, which stay: among what is freed they would
+    leave holes. Then at times: steps leave holes, too, and give back all that is free when there are a quarter more.
     """
-    if hasattr(library := CDLL(None), "mallopt") and "MALLOC_MMAP_MAX_" not in os.environ:  # which is the user's choice
-        library.malloc_trim(0)  # what imports and compilers have left
-        library.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
+    if not hasattr(library := CDLL(None), "mallopt") or "MALLOC_MMAP_MAX_" in os.environ:  # which is the user's choice
+        yield from repeat(None)
+    library.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap
+    while True:
+        library.malloc_trim(0)  # at first what imports and compilers have left
+        yield
+        usual = _own_pages()
+        while _own_pages() <= 1.25 * usual:
+            yield
+
+
+def _own_pages() -> int:
+    """Of memory that no file has."""
+    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text("utf-8").split())
+    return resident - of_files
 
 
 def _save(checkpointer: Saver, state: TrainState, report: Reporter) -> None:
