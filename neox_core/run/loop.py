@@ -1,20 +1,15 @@
-"""The training loop. It waits for the device only at log steps, after an evaluation and before a save, in `report`.
-
-Nowhere else, beside what the engine itself reads: see `contracts.Engine.train_step`.
-"""
+"""The training loop. It waits for the device only at log steps, after an evaluation and before a save, in `report`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import CDLL
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from neox_core.checkpoint.resume import RunSchedule
@@ -66,6 +61,7 @@ def train(
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
     the validation batches. schedule: step -> learning rate. The last step is saved, also when the run was stopped.
+    What else waits for the device is the engine: see `contracts.Engine.train_step`.
     tokens_of: tokens of a step, by its number; None: whole samples. Collective: all ranks have the same plan and step.
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
@@ -82,11 +78,9 @@ def train(
 
         if _due(state.step, plan.train.eval_interval) and plan.train.eval_iters:
             report.validation(state.step, engine.evaluate(valid()))
-
         stopped = stop.poll() or _due(state.step, plan.train.exit_interval)
         last = stopped or state.step == plan.train.train_iters
-        extra = state.step in plan.checkpoint.extra_save
-        if last or extra or _due(state.step, plan.checkpoint.save_interval):
+        if last or state.step in plan.checkpoint.extra_save or _due(state.step, plan.checkpoint.save_interval):
             report.check()
             _save(checkpointer, state, report)
         if stopped:
