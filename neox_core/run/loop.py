@@ -61,7 +61,7 @@ def train(
 
     batches: this rank's micro-batches, int64 [micro_batch, seq + 1], from `state.step` on. valid: one fresh pass over
     the validation batches. schedule: step -> learning rate. The last step is saved, also when the run was stopped.
-    What else waits for the device is the engine: see `contracts.Engine.train_step`.
+    The engine may wait for the device as well: see `contracts.Engine.train_step`.
     tokens_of: tokens of a step, by its number; None: whole samples. Collective: all ranks have the same plan and step.
     """
     if state.step == 0 and 0 in plan.checkpoint.extra_save:
@@ -92,7 +92,7 @@ def keep_freed_memory() -> Iterator[None]:
     """Have glibc keep what a step frees for the next one, whose page faults would cost up to half of its time.
 
     First advanced when the weights and the optimizer's state are there, which stay: among what is freed they would
-    leave holes. Then at times: steps leave holes, too, and give back all that is free when there are a quarter more.
+    leave holes. Steps leave holes, too: later it gives back all that is free where the process has grown by a quarter.
     """
     if not hasattr(library := CDLL(None), "mallopt") or "MALLOC_MMAP_MAX_" in os.environ:  # which is the user's choice
         yield from repeat(None)
