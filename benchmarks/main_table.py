@@ -16,16 +16,12 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from results import machine
+from results import kind_of, machine
 from train_cpu import SHAPES, take_cell, write_dataset
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-TABLES = {
-    "avx512_vp2intersect": ("Zen 5", "## Training"),
-    "avx512f": ("Zen 4", "### Two cores of Zen 4"),
-    "": ("Zen 3", "### Two cores without AVX-512"),
-}
-"""By what a processor has: the name of the kind, and the heading of its table."""
+TABLES = {"Zen 5": "## Training", "Zen 4": "### Two cores of Zen 4", "Zen 3": "### Two cores without AVX-512"}
+"""By the kind of processor, the heading of its table."""
 VARIES = 0.15
 """By how much of it a ratio may differ between two looks at a shared machine."""
 ROW = re.compile(r"^\| (\S+), (fp32|bf16), (eager|compiled) \| [\d,]+ \| [\d,]+ \(([\d.]+)\) \|", re.MULTILINE)
@@ -43,10 +39,6 @@ def table_of(text: str) -> str:
     return next((part for part in text.split("\n\n") if ROW.search(part)), "")
 
 
-def kind_of(flags: str) -> tuple[str, str]:
-    return next(kind for flag, kind in TABLES.items() if not flag or flag in flags.split())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
@@ -54,8 +46,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     options.device, options.against, options.litgpt = "cpu", ["transformers"], None
-    kind, heading = kind_of(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    there, began, longest = stated(heading), time.monotonic(), 0.0
+    kind = kind_of(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    there, began, longest = stated(TABLES[kind]), time.monotonic(), 0.0
     print(f"{machine()}, {options.threads} threads; stated: two cores of {kind}\n")
     print(f"| shape | neox | transformers | stated for {kind} | GiB | |\n|---|---|---|---|---|---|")
     cells = [(shape, *form) for *form, shape in product(("fp32", "bf16"), ("eager", "compiled"), SHAPES)]

@@ -3,6 +3,7 @@
 import csv
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -11,6 +12,8 @@ from pathlib import Path
 from statistics import quantiles
 
 FILE = Path(__file__).with_name("results.csv")
+KINDS = {"Zen 5": "avx512_vp2intersect", "Zen 4": "avx512f", "Zen 3": ""}
+"""By what a processor has that older ones have not."""
 COLUMNS = ("date", "commit", "machine", "versions", "benchmark", "case", "unit", "runs", "p20", "median", "p80")
 
 
@@ -52,16 +55,16 @@ def append_row(benchmark: str, case: str, unit: str, values: Sequence[float]) ->
 
 
 def machine() -> str:
-    names = (
-        [
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        if Path("/proc/cpuinfo").exists()
-        else []
-    )
-    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+    """The processor, its kind, and how many there are."""
+    said = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    names = re.findall(r"^model name\s*: (.*)$", said, re.MULTILINE) or [platform.processor()]
+    kind = f", {kind_of(said)} by its flags" if "AuthenticAMD" in said else ""
+    return f"{names[0]}{kind}, {os.cpu_count()} cores"
+
+
+def kind_of(cpuinfo: str) -> str:
+    """The kind of AMD's processors that is most like the one of /proc/cpuinfo by its flags."""
+    return next(kind for kind, flag in KINDS.items() if not flag or flag in cpuinfo.split())
 
 
 def _versions() -> str:
