@@ -1,6 +1,7 @@
 """Rules that a reader of the design relies on, checked on the source text."""
 
 import ast
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,3 +203,10 @@ def _ignored(file: Path) -> list[str]:
 def test_a_module_has_at_most_400_lines() -> None:
     long = [file.name for file in SOURCES if file.read_text(encoding="utf-8").count("\n") > 400]
     assert long == []
+
+
+def test_each_row_of_a_benchmark_is_whole() -> None:
+    with (ROOT / "benchmarks" / "results.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row for row in rows if None in row or None in row.values()] == []
+    assert [row for row in rows if not float(row["p20"]) <= float(row["median"]) <= float(row["p80"])] == []
