@@ -129,7 +129,12 @@ CASES = [
 
 # In bf16 the order of summation shows, so these are near one process, no more.
 HALF: dict[str, Any] = {"position": "rotary", "dtype": "bf16", "accumulation": 2}
-IN_HALF = {"tp2": {"tensor": 2}, "tp2sp": {"tensor": 2, "sequence_parallel": True}, "pp2z1": {"pipe": 2, "zero": 1}}
+IN_HALF = {
+    "tp2": {"tensor": 2},
+    "tp2sp": {"tensor": 2, "sequence_parallel": True},
+    "pp2z1": {"pipe": 2, "zero": 1},
+    "dp2z3compiled": {"zero": 3, "compiled": True},
+}
 
 # A run that changes its layout in the middle. Each writes halfway; the others go on from there, or write it again.
 HALFWAY, WHOLE = 2, 4
@@ -242,7 +247,10 @@ def test_equals_one_process(out: Path, ranks: int, layout: str, form: str) -> No
 
 @pytest.mark.parametrize("layout", IN_HALF)
 def test_is_near_one_process_in_bf16(out: Path, layout: str) -> None:
-    """DeepSpeed's own norm of tensor-parallel parts at ZeRO 0 would be those of the first rank: 1 to 6 % less."""
+    """DeepSpeed's own norm of tensor-parallel parts at ZeRO 0 would be those of the first rank: 1 to 6 % less.
+
+    Layers that were compiled had gradients of 0 at ZeRO 3 with torch 2.11: see `compiled_layers_learn`.
+    """
     expected, found = told(out / "1" / "half"), told(out / "2" / f"half-{layout}-bf16")
     torch.testing.assert_close(torch.tensor(found["losses"]), torch.tensor(expected["losses"]), rtol=0, atol=2e-3)
     torch.testing.assert_close(torch.tensor(found["norms"]), torch.tensor(expected["norms"]), rtol=5e-3, atol=0)

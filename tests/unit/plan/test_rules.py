@@ -19,6 +19,7 @@ REGISTRY = load_plugins().registry
 RULES = all_rules(REGISTRY)
 # rules whose cases take more than `--set`: in test_rules_offload.py, test_blend.py, test_rules_idle.py, and below
 ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buffers_hold_a_parameter"} | {
+    "compiled_layers_learn",
     "whole_weights_are_in_memory",
     "one_dataset_or_several",
     "every_split_has_datasets",

@@ -1,11 +1,12 @@
-"""Rules of ZeRO that look at more than the values of keys: old spellings, the machine, a pipeline."""
+"""Rules of ZeRO that look at more than the values of keys: old spellings, the machine, a pipeline, versions."""
 
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
-from neox_deepspeed.config.rules import offload
+from neox_deepspeed.config.rules import offload, zero
 
 from neox_core.config.report import ProblemsError, errors, render
 from neox_core.plan.cluster import Machine
@@ -44,6 +45,23 @@ def test_one_offload(check: Check) -> None:
     (said,) = check("zero_optimization={stage: 2, cpu_offload: true, offload_optimizer: {pin_memory: false}}")
     assert "zero_optimization.cpu_offload: means the same as the block offload_optimizer" in said
     assert check("zero_optimization={stage: 2, cpu_offload: true}") == []
+
+
+def _no_torch(name: str) -> str:
+    raise PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "torch_autocast"])
+def test_compiled_layers_learn(check: Check, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    half, compiled, sharded = f"{precision}={{enabled: true}}", "compile=true", "zero_optimization.stage=3"
+    monkeypatch.setattr(zero, "version", lambda name: "2.11.0+cu130")
+    (said,) = check(half, compiled, sharded)
+    assert "compile: torch 2.11.0+cu130 gives compiled layers gradients of 0 at ZeRO stage 3 in 16 bits" in said
+    enough = ((compiled, sharded), (half, sharded), (half, compiled, "zero_optimization.stage=2"))
+    assert [check(*sets) for sets in enough] == [[], [], []]
+    for other in (lambda name: "2.12.0a0+git", _no_torch):
+        monkeypatch.setattr(zero, "version", other)
+        assert check(half, compiled, sharded) == []
 
 
 @pytest.mark.parametrize("block", ["offload_param", "offload_optimizer"])

@@ -1,6 +1,7 @@
 """Rules of ZeRO's sharding and of the exchange of gradients."""
 
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 
 from neox_plain.api import PrecisionSection
 
@@ -83,6 +84,26 @@ def quantizer_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
             yield config.problem("needs a CUDA kernel, and this run is on the CPU", f"{BLOCK}.{key}", "remove it")
     if zero.zero_quantized_gradients and not zero.reduce_scatter:
         yield config.problem("needs reduce_scatter: true", f"{BLOCK}.zero_quantized_gradients")
+
+
+@rule("compile", f"{BLOCK}.stage", "bf16.enabled", "fp16.enabled", "torch_autocast.enabled", "amp.enabled")
+def compiled_layers_learn(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """With torch before 2.12, compiled layers get gradients of 0 at stage 3 where they compute in 16 bits."""
+    precision = config.section(PrecisionSection)
+    halved = precision.dtype != "fp32" or precision.autocast
+    if _zero(config).stage == 3 and halved and config.value("compile") and (torch := _torch_before_2_12()):
+        said = f"torch {torch} gives compiled layers gradients of 0 at ZeRO stage 3 in 16 bits, so they would not learn"
+        yield config.problem(said, "compile", "compile: false, another stage, or torch 2.12 or later")
+
+
+def _torch_before_2_12() -> str:
+    """The version of the torch that is installed, "" where it is 2.12 or later, or none is."""
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return ""
+    major, minor = found.split(".")[:2]
+    return found if (int(major), int(minor)) < (2, 12) else ""
 
 
 @rule(f"{BLOCK}.zero_hpz_partition_size", f"{BLOCK}.offload_param.device")
