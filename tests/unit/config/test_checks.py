@@ -24,7 +24,7 @@ from neox_core.config.schema.checks import above, at_least, between, distinct, n
         (v.optional(v.ge(1)), ">= 1", [None, 1], [0]),
         (v.in_([1, 2]), "one of 1, 2", [1], [3]),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_check(check: Any, words: str, passes: list[Any], fails: list[Any]) -> None:
     assert allowed_in_words(check) == words
