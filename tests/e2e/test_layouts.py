@@ -25,6 +25,7 @@ FILE = re.compile(r"^`([\w./]+)`[^\n]*:\n\n```python\n(.*?)^```$", re.MULTILINE 
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {"accumulation": 2},
     "neox": {"position": "rotary", "tie_embeddings": False, "parallel_residual": True},
+    "gptj": {"position": "rotary", "tie_embeddings": False, "parallel_residual": True, "shared_norm": True},
     "llama": {
         "norm": "rmsnorm",
         "position": "rotary",
@@ -103,7 +104,7 @@ EACH = ("plain", "llama", "alibi", "rpe", "sinusoidal", "none", "recompute")
 ONLY = {
     "tp2parted": ("rpe", "dropout"),
     "tp2kept": ("recompute",),
-    "tp2sp": ("plain", "llama", "rpe", "recompute", "documents", "mixers"),
+    "tp2sp": ("plain", "neox", "gptj", "llama", "rpe", "recompute", "documents", "mixers"),
     "dp2": (*EACH, "curriculum", "documents"),
     "dp2z1": (*EACH, "documents", "counted"),
     "dp2z2": (*EACH, "counted"),
@@ -112,10 +113,10 @@ ONLY = {
     "pp2time": ("plain", "neox", "rpe", "dropout", "recompute", "documents", "mixers", "shared"),
     "tp2pp2time": ("llama", "recompute"),
     "pp2deepspeed": ("recompute", "rpe"),
-    "tp2compiled": ("plain",),
+    "tp2compiled": ("plain", "neox"),
     "pp2compiled": ("plain",),
-    "tp2pp2": (*EACH, "mixers"),
-    "tp2dp2z1": ("documents", "counted"),
+    "tp2pp2": (*EACH, "neox", "mixers"),
+    "tp2dp2z1": ("neox", "documents", "counted"),
     "tp2dp2z1owned": ("counted",),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from neox_gpt.auxiliary import fault_of, names_of
 from neox_gpt.changes import LinearChange
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.faults import require_alike, shown
+from neox_gpt.joined import enter_both
 from neox_gpt.scope import PLAIN, Scope
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Block(nn.Module):
     norm_place: both: x = x + norm(attention(norm(x))), and so for the MLP; after: x = x + norm(attention(x)).
     With sequence parallelism a rank has some of the positions. mixer, feed_forward: make what keeps `contracts.Mixer`
     and `contracts.FeedForward`; whatever the mixer is, its parameters are those of `attention`. index: among blocks.
+    joined: what they make has got `joined.within` for `tensor`.
     """
 
     def __init__(
@@ -40,9 +42,12 @@ class Block(nn.Module):
         feed_forward: Callable[[], FeedForward],
         tensor: TensorParallel = ALONE,
         index: int = 0,
+        *,
+        joined: bool = False,
     ) -> None:
         super().__init__()
         self.tensor = tensor
+        self.joined = joined
         self.shape = shape
         self.index = index
         self.kernels: Mapping[str, Callable[..., Any]] = {}
@@ -85,6 +90,8 @@ class Block(nn.Module):
         """
         for change in self.changes:
             change.for_samples(scope.keys, layer)
+        if self.joined:
+            return self._joined(x, position, scope, layer)
         # The last bias of a sublayer is added with the residual where a kernel does that and no norm is between.
         apart = "bias_dropout_add" in self.kernels and self.attention_post_norm is None
         normed = x if self.attention_norm is None else self.attention_norm(x)
@@ -122,6 +129,21 @@ class Block(nn.Module):
         if self.auxiliary is None or numbers is None:
             return after
         return after, self.auxiliary.vector(numbers, after, self.tensor)
+
+    def _joined(self, x: Tensor, position: Position, scope: Scope, layer: int) -> Tensor:
+        """The parallel form where one sum over the tensor ranks is of both sublayers."""
+        normed = cast("nn.Module", self.attention_norm)(x)
+        if self.mlp_norm is None:
+            normed = also = self.tensor.enter(normed)
+        else:
+            normed, also = enter_both(normed, self.mlp_norm(x), self.tensor)
+        attended = self.attention(normed, position, scope, layer, bias=False)
+        total = self.tensor.leave(attended + self.mlp(also, bias=False))
+        biases = [each for each in (self.attention.last_bias, self.mlp.last_bias) if each is not None]
+        bias = sum(biases[1:], start=biases[0]) if biases else None
+        if bias is not None and "bias_dropout_add" not in self.kernels:
+            total = total + bias.to(total.dtype)
+        return self._add(x, total, bias, scope.keys, mlp_site(layer))
 
     def _add(self, residual: Tensor, x: Tensor, bias: Tensor | None, keys: Tensor | None, site: int) -> Tensor:
         """The residual stream after a sublayer whose result is `x`, without its last bias where a kernel adds it."""

@@ -116,6 +116,7 @@ def _put_together(parts: Parts, plan: GPTPlan) -> GPT:
         tables=parts.tables,
         compiled_loss=parts.compiled_loss,
         sparse_gradients=parts.sparse_gradients,
+        joined=parts.joined,
     )
     for index, block in enumerate(model.layers):
         parts.changes.attach(cast("Block", block), f"layers.{index}")

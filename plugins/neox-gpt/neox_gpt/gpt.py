@@ -49,6 +49,7 @@ class GPT(nn.Module):
     recompute: which activations are computed again in the backward pass; None: all are kept.
     tables: by layer, the blocks of keys that its queries see; all other layers see everything before them.
     compiled_loss: the loss of a few tokens; None: by torch's operators alone. sparse_gradients: of the embedding.
+    joined: whether the sublayers of a block share their sums, see `joined.joins`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class GPT(nn.Module):
         tables: Mapping[int, BlockTable] | None = None,
         compiled_loss: CompiledLoss | None = None,
         sparse_gradients: bool = False,
+        joined: Callable[[int], bool] = lambda _: False,
     ) -> None:
         super().__init__()
         self.tables = tables or {}
@@ -89,7 +91,7 @@ class GPT(nn.Module):
         self.position = position
         mixer = mixer or (lambda block: Attention(shape.mixer(block), tensor))
         self.layers = nn.ModuleList(
-            Block(shape, norm, partial(mixer, index), partial(feed_forward, index), tensor, index)
+            Block(shape, norm, partial(mixer, index), partial(feed_forward, index), tensor, index, joined=joined(index))
             for index in range(shape.num_unique_layers)
         )
         self.final_norm = norm()

@@ -21,6 +21,7 @@ from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mi
 from neox_gpt.compiled_loss import CompiledLoss
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
+from neox_gpt.joined import joins, within
 from neox_gpt.recompute import recompute_by_torch, recompute_parted
 from neox_gpt.shape import ModelShape, build_shape
 
@@ -43,6 +44,7 @@ class Parts:
     norm: Callable[[], nn.Module]
     mixer: Callable[[int], Mixer]
     feed_forward: Callable[[int], FeedForward]
+    joined: Callable[[int], bool]
     position: nn.Module
     tensor: TensorParallel
     narrow_loss: bool
@@ -56,7 +58,7 @@ class Parts:
     def block(self, index: int) -> Block:
         """A block that owns weights, with the model changes in it."""
         sublayers = partial(self.mixer, index), partial(self.feed_forward, index)
-        made = Block(self.shape, self.norm, *sublayers, self.tensor, index)
+        made = Block(self.shape, self.norm, *sublayers, self.tensor, index, joined=self.joined(index))
         return self.changes.attach(made, f"layers.{index}")
 
 
@@ -83,14 +85,18 @@ def load_parts(
     shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
     tensor = context.groups.tensor
     spread_over = cache(partial(spread, context.groups))
+    joined = partial(joins, plan, shape, tensor=tensor)
+
+    def tensor_of(block: int) -> TensorParallel:
+        return within(tensor) if joined(block) else tensor
 
     def mixer(block: int) -> Mixer:
-        made: Mixer = plan.mixer(block).make(shape.mixer(block), tensor)
+        made: Mixer = plan.mixer(block).make(shape.mixer(block), tensor_of(block))
         return made
 
     def feed_forward(block: int) -> FeedForward:
         given = evolve(shape.feed_forward(block), spread=spread_over)
-        made: FeedForward = plan.feed_forward(block).make(given, activation, tensor)
+        made: FeedForward = plan.feed_forward(block).make(given, activation, tensor_of(block))
         return made
 
     def whole_block(index: int) -> Block:
@@ -106,6 +112,7 @@ def load_parts(
         norm=norm,
         mixer=mixer,
         feed_forward=feed_forward,
+        joined=joined,
         position=position,
         tensor=tensor,
         narrow_loss=context.narrow_loss,

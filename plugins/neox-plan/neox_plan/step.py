@@ -68,8 +68,8 @@ def traffic(plan: RunPlan, size: ModelSize, held: int) -> Traffic:
 
     A ring's all-reduce of b bytes among n ranks sends 2 b (n - 1) / n from each, a reduce-scatter or all-gather half of
     it. A layer has two all-reduces forward and two backward (arXiv:1909.08053, section 3), and two more where it is
-    recomputed. A stage sends activations on and their gradients back. ZeRO 3 gathers weights twice and scatters
-    gradients (arXiv:1910.02054, section 7).
+    recomputed; those that neox-gpt joins are not left out. A stage sends activations on and their gradients back. ZeRO
+    3 gathers weights twice and scatters gradients (arXiv:1910.02054, section 7).
     """
     cluster, batch = plan.cluster, plan.batch
     bytes_each = plan.precision.bytes_each
