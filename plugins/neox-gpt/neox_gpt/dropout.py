@@ -93,4 +93,7 @@ def _kept(rows: Tensor, columns: Tensor, p: float) -> Tensor:
 
 def site_keys(keys: Tensor, site: int) -> Tensor:
     """The samples' keys at a place of the model: int64 [batch], below 2**32."""
-    return mix(keys ^ (0x5BD1E995 * (site + 1) & MASK32))
+    salt = 0x5BD1E995 * (site + 1) & MASK32
+    if torch.compiler.is_compiling():  # torch's compiler makes a float of a number that differs between layers
+        return mix(keys ^ torch.full((), salt, dtype=torch.int64, device=keys.device))
+    return mix(keys ^ salt)

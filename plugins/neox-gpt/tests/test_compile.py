@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.runfile import ComponentRef
 
 
@@ -25,6 +26,8 @@ PLAN = evolve(
     intermediate_size=64,
     seq_length=16,
     max_position_embeddings=32,
+    hidden_dropout=0.2,
+    attention_dropout=0.2,
     norm=part("norm", "neox_norms.rmsnorm:RMSNorm", "neox_norms.settings:RMSNormSettings"),
     activation=part("activation", "neox_activations.gated:SwiGLU"),
     position=part("position", "neox_positions.rotary:Rotary", "neox_positions.settings:RotarySettings"),
@@ -39,8 +42,8 @@ def made(*, compiled: bool = False) -> GPT:
 def losses(model: GPT, tokens: Tensor) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     found = []
-    for _ in range(4):
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+    for step in range(4):
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:], sample_keys(1, 2 * step, 2, "cpu"))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
