@@ -123,6 +123,8 @@ def test_a_teacher_that_does_not_fit_is_refused(resolve: Callable[..., Any], tea
         ((f"{AT}={{enabled: true, teacher: {teacher}}}",), "takes nothing of the teacher"),
         (("objective=distillation",), "distillation.teacher: is required"),
         (("objective=distillation", f"distillation.teacher={teacher}", "rotary-pct=0.5"), "position is"),
+        (("objective=distillation", "attention-config=[[[global], 7]]"), "attention-config: names the attention of 7"),
+        (reduced(teacher, "mlp-type=[[[regular], 7]]"), "mlp-type: names the feed-forward of 7 layers"),
     ):
         with pytest.raises(NeoxError, match=said.replace("[", r"\[")):
             resolve(*sets)

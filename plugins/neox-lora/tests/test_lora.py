@@ -122,6 +122,8 @@ def test_what_a_checkpoint_has_to_hold(resolve: Callable[..., Any], tuned: tuple
         (("lora.target-modules=[]",), "lora.target"),
         (("lora.target-modules=[attention.q]",), "lora: lora changes no layer of this model"),
         (("lora.ranks=2",), "lora.ranks"),
+        (("attention-config=[[[global, local], 7]]",), "attention-config: names the attention of 14 layers"),
+        (("mlp-type=[[[regular], 7]]",), "mlp-type: names the feed-forward of 7 layers"),
     ],
 )
 def test_what_cannot_be_is_refused(resolve: Callable[..., Any], sets: tuple[str, ...], said: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from neox_core.config.schema.sections.data import DataSection
-from neox_core.config.schema.structure import Chosen, Config
+from neox_core.config.schema.structure import Chosen, Config, SectionInvalidError
 from neox_core.contracts.architecture import Shapes, Untold
 from neox_core.plan.assemble import reference
 from neox_core.plan.planners import engine_planner, sharding
@@ -20,6 +20,7 @@ from neox_gpt.config.attention_config import (
 )
 from neox_gpt.config.feed_forwards import feed_forward_of_layer
 from neox_gpt.config.mixers import others_chosen
+from neox_gpt.config.per_layer import check_length
 from neox_gpt.config.plan import REGULAR, SOFTMAX_ATTENTION, GPTPlan, MixerFacts
 from neox_gpt.config.sections.activation_checkpointing import ActivationCheckpointingSection, option, segments
 from neox_gpt.config.sections.attention import AttentionSection
@@ -42,9 +43,15 @@ def weight_type(config: Config) -> str:
 
 
 def gpt_plan(config: Config) -> GPTPlan:
-    """The plan of a valid config."""
+    """The plan of a valid config. Raises SectionInvalidError where a list does not fit the layers, as a rule says."""
     model, rest = config.section(ModelSection), config.section(DropoutSection)
     data, attention = config.section(DataSection), config.section(AttentionSection)
+    for listed in (model.mlp_type, attention.attention_config):
+        if isinstance(listed, Sequence) and not isinstance(listed, str):
+            try:
+                check_length(model.num_layers, listed, "layer")
+            except ValueError as error:
+                raise SectionInvalidError(str(error)) from error
     layouts = config.components("sparse layout")
     (norm,), (activation,), (position,) = (config.components(kind) for kind in ("norm", "activation", "position"))
     fed = tuple(map(reference, config.components("feed forward")))
