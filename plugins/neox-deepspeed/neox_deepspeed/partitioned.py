@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from neox_core.errors import ConfigError
+from neox_deepspeed.mpu import Place
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ def partition(model: nn.Module, config: dict[str, Any], groups: Groups, device: 
     deepspeed.zero.Init(
         module=model,
         data_parallel_group=groups.data if groups.tensor.size > 1 else None,
+        mpu=Place(groups) if groups.tensor.size > 1 else None,
         config_dict_or_path=config,
         remote_device=offload.get("device"),
         pin_memory=offload.get("pin_memory", False),
