@@ -30,10 +30,12 @@ def experts(**more: Any) -> dict[str, Any]:
 
 # By tokens: no number of a layer depends on which tokens are in a micro-batch together. Together: the others.
 BY_TOKENS, TOGETHER = experts(moe_loss_coeff=0.0), experts(moe_router_type="sinkhorn", moe_loss_coeff=0.02)
+BARE = experts(moe_loss_coeff=0.0, moe_z_loss_coeff=0.0)  # gives metrics and no loss
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tp2": ("together", {"tensor": 2, "save_at": 3}),
     "tp2sp": ("together", {"tensor": 2, "sequence_parallel": True, "recompute": {"layers": 1}}),
     "pp2": ("together", {"pipe": 2, "save_at": 3, "recompute": {"layers": 1}}),
+    "pp2bare": ("bare", {"pipe": 2}),
     "dp2z1": ("by tokens", {"zero": 1}),
     "dp2z3": ("by tokens", {"zero": 3}),
     "plain-dp2": ("by tokens", {"engine": "plain"}),
@@ -44,7 +46,7 @@ AGAIN = {"tp2": "pp2", "pp2": "tp2"}
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory, start: Any) -> Path:
     out = tmp_path_factory.mktemp("moe")
-    forms = {"by tokens": BY_TOKENS, "together": TOGETHER}
+    forms = {"by tokens": BY_TOKENS, "together": TOGETHER, "bare": BARE}
     alone = [{"name": name, **form} for name, form in forms.items()]
     several = [{"name": name, **forms[form], **layout} for name, (form, layout) in LAYOUTS.items()]
     for name, other in AGAIN.items():

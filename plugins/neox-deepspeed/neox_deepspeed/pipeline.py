@@ -109,7 +109,7 @@ def build_stage(
 
         def mean_loss(self, passed: Any, given: tuple[Tensor, ...]) -> Tensor:
             loss: Tensor = self._judge(row.outputs(self._module(len(layers) - 1), passed), given)
-            return loss
+            return _after(loss, passed)
 
         def _module(self, index: int) -> nn.Module:
             key = _key(layers[index].module)
@@ -178,6 +178,24 @@ def _plain_name(name: str, names: Mapping[str, str]) -> str:
         if (own := names.get(".".join(parts[:length]))) is not None:
             return ".".join([own, *parts[length:]])
     return name
+
+
+class _After(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, *passed: Tensor) -> Tensor:
+        ctx.save_for_backward(*passed)
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad, *map(torch.zeros_like, ctx.saved_tensors)
+
+
+def _after(loss: Tensor, passed: Any) -> Tensor:
+    """`loss`, on which all numbers have a gradient that the stage before waits for, be it 0: of metrics it is."""
+    numbers = [each for each in passed[1:] if each.requires_grad] if isinstance(passed, tuple) else []
+    result: Tensor = _After.apply(loss, *numbers) if numbers and loss.requires_grad else loss
+    return result
 
 
 def _recomputed(function: Callable[..., Any], *given: Tensor) -> Any:
