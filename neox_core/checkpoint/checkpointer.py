@@ -183,24 +183,20 @@ class Checkpointer:
         return (f"{last} belongs to an earlier run; {starts} (`--resume auto` continues from it)",)
 
     @contextmanager
-    def _collected(self) -> Iterator[RankContents]:
+    def _collected(self, *, check: bool = True) -> Iterator[RankContents]:
+        plan, contents = self._plan.checkpoint, RankContents(self._rank, check)
         with self._engine.at_hand():
-            yield self._contents()
+            optimizer = self._plan.optim.optimizer if plan.save_optimizer else None
+            collect(contents, self._engine, self._groups, optimizer, whole=plan.whole_weights)
+            for name, tensor in read_rng(self._device).items() if plan.save_rng else ():
+                contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)
+            yield contents
 
     def _write(self, folder: Path) -> None:
         with self._collected() as contents:
             write_rank(folder, contents)
         if self._store is not None:
             self._store.upload(folder, self._rank)
-
-    def _contents(self) -> RankContents:
-        plan, groups = self._plan.checkpoint, self._groups
-        optimizer = self._plan.optim.optimizer if plan.save_optimizer else None
-        contents = collect(self._engine, self._rank, groups, optimizer, plan.whole_weights)
-        if plan.save_rng:
-            for name, tensor in read_rng(self._device).items():
-                contents.add("rng", "rng", f"{self._rank}/{name}", tensor, rank=self._rank)
-        return contents
 
     def _ending(self, written: Path, final: Path, state: TrainState) -> Ending:
         plan = self._plan.checkpoint

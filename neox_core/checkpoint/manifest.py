@@ -40,6 +40,8 @@ _PART = rf"{PARTS}((own|rng)-)?\d{{5,}}\.json"
 _FILE = rf"(ranks-\d{{5,}}/)?rank-\d{{5,}}\.(weights|optimizer|rng)\.safetensors|run\.json|state\.json|{_PART}"
 
 Kind = Literal["weight", "buffer", "master", "state", "own", "rng"]
+WEIGHTS: tuple[Kind, ...] = "weight", "master"
+"""Their values have to be finite."""
 Slice = tuple[tuple[int, int], ...]
 
 

@@ -179,6 +179,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def not_finite(name: str) -> CheckpointError:
+    """The error of weights that are not saved."""
+    hint = "resume from an earlier checkpoint with a lower learning rate or with gradient_clipping"
+    return CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=hint)
+
+
 def cannot_write(path: Path, error: OSError) -> CheckpointError:
     """The error of a checkpoint that the file system refuses."""
     return CheckpointError(

@@ -26,9 +26,9 @@ def read_rng(device: torch.device) -> dict[str, Tensor]:
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
     states = {
-        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python": torch.from_numpy(np.array((version, *words))),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
-        "numpy": torch.tensor([*keys.tolist(), position, has_gauss], dtype=torch.int64),
+        "numpy": torch.from_numpy(np.append(keys.astype(np.int64), (position, has_gauss))),
         "numpy_gauss": torch.tensor([cached], dtype=torch.float64),
         "torch": torch.get_rng_state(),
     }

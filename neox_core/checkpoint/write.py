@@ -11,8 +11,8 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from neox_core.checkpoint.manifest import Kind, Piece, piece_to_plain
-from neox_core.checkpoint.publish import cannot_write, write_note
+from neox_core.checkpoint.manifest import WEIGHTS, Kind, Piece, piece_to_plain
+from neox_core.checkpoint.publish import cannot_write, not_finite, write_note
 from neox_core.checkpoint.regions import regions
 from neox_core.checkpoint.tensor_file import DTYPES, write_tensors
 from neox_core.contracts.optim import AveragingOptimizer
@@ -31,9 +31,13 @@ PLAIN = (bool, int, float, str, type(None))
 
 @define
 class RankContents:
-    """What one rank stores: the tensors of its files by key, their pieces, numbers of the optimizer's state."""
+    """What one rank stores: the tensors of its files by key, their pieces, numbers of the optimizer's state.
+
+    check: look for nan in weights as they are added; else who writes them does.
+    """
 
     rank: int
+    check: bool = True
     tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
     pieces: list[Piece] = field(factory=list)
     values: dict[str, dict[str, Any]] = field(factory=dict)
@@ -44,8 +48,8 @@ class RankContents:
         Raises CheckpointError for weights that are not finite: the loss is computed before the update, so it may still
         be finite, and this checkpoint could replace the last good one.
         """
-        if kind in ("weight", "master") and not _finite(tensor):
-            raise CheckpointError(f"{name} holds nan or inf: nothing is saved", hint=_DIVERGED)
+        if self.check and kind in WEIGHTS and not _finite(tensor):
+            raise not_finite(name)
         file = f"{rank_folder(self.rank)}rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
         place.setdefault("shape", tuple(tensor.shape))
@@ -80,15 +84,17 @@ class RankContents:
             self.add(part, kind, shard.name, values, state=state, **place)
 
 
-def collect(engine: Storage, rank: int, groups: Groups, optimizer: ComponentRef | None, whole: bool) -> RankContents:
-    """What this rank stores of model and optimizer. Each data-parallel rank stores a share of what all of them hold.
+def collect(
+    contents: RankContents, engine: Storage, groups: Groups, optimizer: ComponentRef | None, *, whole: bool
+) -> None:
+    """Add what this rank stores of model and optimizer; each data-parallel rank, a share of what all of them hold.
 
     The first rank of a tensor group stores what all of its ranks hold; the first stage of a tied weight stores it.
     optimizer: whose state is stored. whole: join weights that are sharded (ZeRO 3) first, which is collective.
     """
-    contents = RankContents(rank)
     data_rank, data_size = groups.data_rank, groups.data_size
-    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in engine.model.state_dict()}
+    stored = engine.model.state_dict()
+    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in stored}
     for index, (name, tensor) in enumerate(buffers.items()):
         if index % data_size == data_rank and groups.tensor.rank == 0:
             contents.add("weights", "buffer", name, tensor)
@@ -101,10 +107,10 @@ def collect(engine: Storage, rank: int, groups: Groups, optimizer: ComponentRef 
             if engine.stores(shard.name) and _turn(shard, index, groups):
                 contents.add_shard("weights", "weight", shard, shard.stepped)
     if optimizer is None:
-        return contents
+        return
     if isinstance(engine.optimizer, AveragingOptimizer):
         for name, tensor in engine.optimizer.own_state().items():
-            contents.add("optimizer", "own", f"{rank}/{name}", tensor, rank=rank)
+            contents.add("optimizer", "own", f"{contents.rank}/{name}", tensor, rank=contents.rank)
     dtypes = {name: parameter.dtype for name, parameter in engine.model.named_parameters()}
     for index, shard in enumerate(engine.shards):
         if not (_turn(shard, index, groups) and engine.stores(shard.name)):
@@ -124,7 +130,6 @@ def collect(engine: Storage, rank: int, groups: Groups, optimizer: ComponentRef 
                     " that of the flat slice, with tensor parallelism that of the parameter, or be a number",
                     hint="train without ZeRO and tensor parallelism, or take another optimizer",
                 )
-    return contents
 
 
 def write_rank(folder: Path, contents: RankContents) -> None:
@@ -163,6 +168,3 @@ def _add_scalar(contents: RankContents, name: str, state: str, value: Any, optim
 
 def _finite(tensor: Tensor) -> bool:
     return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))
-
-
-_DIVERGED = "resume from an earlier checkpoint with a lower learning rate or with gradient_clipping"

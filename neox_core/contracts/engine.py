@@ -202,7 +202,7 @@ class BackgroundWriter(Protocol):
 
     def start(
         self,
-        collected: Callable[[], AbstractContextManager[RankContents]],
+        collected: Callable[..., AbstractContextManager[RankContents]],
         ending: Callable[[], Ending],
         shown: Path | str,
         store: StoredCheckpoints | None,
@@ -210,6 +210,7 @@ class BackgroundWriter(Protocol):
         """Copy what `collected` gives and return, while a process writes the copy, and of all ranks' a checkpoint.
 
         False: not done; there is no memory for a copy, or it does not pay. shown: where the checkpoint will be.
+        `collected(check=False)` does not look for nan in the weights: the process has to.
         """
 
     def wait(self) -> list[tuple[int, Path | str]]:

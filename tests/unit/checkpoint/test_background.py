@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,9 +19,12 @@ import torch
 from attrs import evolve
 from checkpoint_runs import CONTEXT, Run, resuming, with_checkpoint
 from neox_plain.background.memory import GRAIN, SharedMemory, expected_bytes, free_memory
+from neox_plain.background.process import check_weights
 
 from neox_core.checkpoint.checkpointer import find_checkpoint
+from neox_core.checkpoint.manifest import WEIGHTS
 from neox_core.checkpoint.read import CheckpointReader
+from neox_core.checkpoint.tensor_file import layout
 from neox_core.errors import CheckpointError
 from neox_core.plan.runfile import RunPlan
 from neox_core.plan.stored.saved import step_folders
@@ -149,13 +153,34 @@ def test_a_process_that_is_killed_ends_the_run(behind: RunPlan) -> None:
     assert list(Path(behind.checkpoint.save or "").iterdir()) == []
 
 
-def test_weights_that_are_not_finite_are_refused_before_training_goes_on(behind: RunPlan) -> None:
-    run = Run(behind).steps(1)
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+def test_weights_that_are_not_finite_end_the_run_and_take_no_good_ones_place(behind: RunPlan, bad: float) -> None:
+    run = Run(with_checkpoint(behind, keep_last=1)).steps(1)
+    run.checkpointer.save(run.state)
+    run.checkpointer.wait()
+    ((_, good),) = run.checkpointer.completed()
+    run.steps(1)
     with torch.no_grad():
-        run.engine.model.out.weight[0, 0] = torch.nan
-    with pytest.raises(CheckpointError, match=r"out.weight holds nan or inf"):
-        run.checkpointer.save(run.state)
-    assert run.checkpointer.completed() == []
+        run.engine.model.out.weight[-1, -1] = bad
+    run.checkpointer.save(run.state)
+    failed_within_10_s(run)
+    with pytest.raises(CheckpointError, match=r"^out\.weight holds nan or inf: nothing is saved"):
+        run.checkpointer.wait()
+    assert sorted(path.name for path in Path(good).parent.iterdir()) == ["latest", Path(good).name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["weight", "master", "state/exp_avg"])
+def test_the_process_finds_what_torch_calls_not_finite(dtype: torch.dtype, kind: str) -> None:
+    most = torch.finfo(dtype)
+    for value in (most.max, most.min, most.smallest_normal, -0.0, torch.nan, -torch.nan, torch.inf, -torch.inf):
+        tensor = torch.ones(3, dtype=dtype)
+        tensor[2] = value
+        text, tensors = layout({f"{kind}/up#1": tensor, "rng/0/torch": torch.ones(1, dtype=torch.uint8)})
+        file = memoryview(text + b"".join(each.view(torch.uint8).numpy().tobytes() for each in tensors))
+        bad = kind in WEIGHTS and not tensor.isfinite().all()
+        with pytest.raises(CheckpointError, match=r"^up holds nan") if bad else nullcontext():
+            check_weights(file)
 
 
 def test_without_memory_for_a_copy_the_run_waits(behind: RunPlan, monkeypatch: pytest.MonkeyPatch) -> None:

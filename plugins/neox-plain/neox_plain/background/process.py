@@ -21,7 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_core.checkpoint.publish import Ending, cannot_write, complete, write_note
+import numpy as np
+
+from neox_core.checkpoint.manifest import WEIGHTS
+from neox_core.checkpoint.publish import Ending, cannot_write, complete, not_finite, write_note
 from neox_core.checkpoint.seal import Seal
 from neox_core.errors import CheckpointError
 from neox_core.plan.stored.saved import rank_note
@@ -35,6 +38,9 @@ WRITTEN, COMPLETE = "written", "complete"
 POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 1 << 22
+_EXPONENTS = {"F64": (np.uint64, 0x7FF << 52), "F32": (np.uint32, 0xFF << 23), "BF16": (np.uint16, 0xFF << 7)}
+_EXPONENTS["F16"] = np.uint16, 0x1F << 10
+"""Of each type its bits as a number, and those that are all set in nan and inf alone."""
 
 
 def main() -> None:
@@ -65,6 +71,8 @@ def _work(memory: mmap.mmap, job: dict[str, Any]) -> dict[str, str]:
         try:
             rank_note(folder, job["rank"]).parent.mkdir(exist_ok=True)
             view = memoryview(memory)
+            for first, last in job["files"].values():
+                check_weights(view[first:last])
             seals = {file: _write(folder / file, view[first:last]) for file, (first, last) in job["files"].items()}
             write_note(folder, job["rank"], seals, job["note"])
             _finish(folder, job)
@@ -76,6 +84,21 @@ def _work(memory: mmap.mmap, job: dict[str, Any]) -> dict[str, str]:
         echo("".join(traceback.format_exception(error)), err=True, end="")
         return {"message": f"{folder}: cannot write the checkpoint: {type(error).__name__}: {error}", "hint": ""}
     return {"at": COMPLETE}
+
+
+def check_weights(file: memoryview) -> None:
+    """Raises CheckpointError for weights that are nan or inf in a file of tensors."""
+    start = 8 + int.from_bytes(file[:8], "little")
+    for key, tensor in json.loads(bytes(file[8:start])).items():
+        kind, _, name = key.partition("/")
+        if kind not in WEIGHTS or tensor["dtype"] not in _EXPONENTS:
+            continue
+        bits, exponent = _EXPONENTS[tensor["dtype"]]
+        first, last = (start + offset for offset in tensor["data_offsets"])
+        for at in range(first, last, _CHUNK):
+            numbers = np.frombuffer(file[at : min(at + _CHUNK, last)], bits)
+            if np.any(numbers & bits(exponent) == exponent):
+                raise not_finite(name.partition("#")[0])
 
 
 def _write(path: Path, data: memoryview) -> Seal:

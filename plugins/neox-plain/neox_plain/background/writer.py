@@ -95,7 +95,7 @@ class Writer:
 
     def start(
         self,
-        collected: Callable[[], AbstractContextManager[RankContents]],
+        collected: Callable[..., AbstractContextManager[RankContents]],
         ending: Callable[[], Ending],
         shown: Path | str,
         store: StoredCheckpoints | None,
@@ -195,10 +195,10 @@ class Writer:
                     self._memory.fill()
 
     def _copy(
-        self, collected: Callable[[], AbstractContextManager[RankContents]], job: dict[str, Any]
+        self, collected: Callable[..., AbstractContextManager[RankContents]], job: dict[str, Any]
     ) -> tuple[int, int] | None:
         """Copy the files of this rank as they will be, and the job after them; None without the memory for it."""
-        with collected() as contents:
+        with collected(check=False) as contents:
             files = {file: layout(tensors) for file, tensors in contents.tensors.items()}
             places, end = {}, 0
             for file, (text, tensors) in files.items():
