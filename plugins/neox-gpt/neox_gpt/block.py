@@ -156,3 +156,22 @@ class Block(nn.Module):
         made = residual + drop(x, self.dropout, keys, site, first)
         require_alike(made, residual)
         return made
+
+
+def compile_layers(model: nn.Module, backend: str, *, on: bool = True) -> None:
+    """Have every layer compiled by torch.compile when it next runs in training, or no longer.
+
+    The number of the layer is a variable from the first one on: were there another graph of the first, a recomputation
+    by that of the others would find that other tensors were saved.
+    """
+    from torch.compiler import config
+
+    if on and _NUMBER not in config.dynamic_sources.split(","):
+        config.dynamic_sources = ",".join(filter(None, (config.dynamic_sources, _NUMBER)))
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(backend=backend, disable=not on)
+
+
+_NUMBER = "L['layer']"
+"""torch's name of that argument of `Block.forward`."""

@@ -12,7 +12,7 @@ from neox_core.errors import CheckpointError
 from neox_core.parallel.context import DTYPES, BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.tensor import mark_parameters
-from neox_gpt.block import Block
+from neox_gpt.block import Block, compile_layers
 from neox_gpt.config.plan import gpt_plan_in
 from neox_gpt.init import init_parameters
 from neox_gpt.model_inputs import Parts, load_parts
@@ -54,7 +54,7 @@ def build_model(
     model.to(device="cpu" if context.host_first else context.device, dtype=context.dtype)
     mark_parameters(model, context.groups.tensor)
     if plan.compile is True:
-        _compile_layers(model, backend)
+        compile_layers(model, backend)
     return model
 
 
@@ -78,15 +78,8 @@ def build_decoder_stage(
     row = model.make_row(parts, autocast or context.dtype, autocast, sends_keys)
     stage = build(plan, row, context, partial(_start, parts=parts, plan=model, context=context), parts.recompute)
     if model.compile is True:
-        _compile_layers(stage, backend)
+        compile_layers(stage, backend)
     return stage
-
-
-def _compile_layers(model: nn.Module, backend: str) -> None:
-    """Have every layer compiled by torch.compile when it first runs in training."""
-    for module in model.modules():
-        if isinstance(module, Block):
-            module.compile(backend=backend)
 
 
 def parameter_shapes(plan: GPTPlan, vocab_size: int) -> dict[str, tuple[int, ...]]:

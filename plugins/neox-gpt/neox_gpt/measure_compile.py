@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neox_core.terminal import echo
-from neox_gpt.block import Block
+from neox_gpt.block import compile_layers
 from neox_gpt.compiled_loss import CompiledLoss
 from neox_gpt.config.sections.model import TIMED_INTERVALS
 
@@ -98,9 +98,8 @@ class MeasureCompile:
 
     def _compile(self, *, on: bool) -> None:
         self._compiles = on
+        compile_layers(self.model, self.backend, on=on)
         for module in self.model.modules():
-            if isinstance(module, Block):
-                module.compile(backend=self.backend, disable=not on)
             if isinstance(loss := getattr(module, "compiled_loss", None), CompiledLoss):
                 loss.on = on
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
-from neox_core.plan.runfile import ComponentRef
+from neox_core.plan.runfile import ComponentRef, RecomputePlan
 
 
 def part(kind: str, target: str, settings_class: str | None = None) -> ComponentRef:
@@ -35,7 +35,7 @@ PLAN = evolve(
 
 
 def made(*, compiled: bool = False) -> GPT:
-    plan = evolve(PLAN, compile=compiled)
+    plan = evolve(PLAN, compile=compiled, recompute=RecomputePlan(layers=1) if compiled else PLAN.recompute)
     return build_model(plan, 64, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1))
 
 
@@ -51,8 +51,10 @@ def losses(model: GPT, tokens: Tensor) -> list[float]:
     return found
 
 
-def test_the_same_losses_from_three_graphs() -> None:
-    """Whatever the number of layers: the first layer's, the one for a layer of any number, and the loss's."""
+def test_the_same_losses_from_two_graphs() -> None:
+    """Whatever the number of layers: the one for a layer of any number, and the loss's. With another one for the first
+    layer, a recomputation of it would not fit.
+    """
     torch._dynamo.reset()
     tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
     plain, compiled = made(), made(compiled=True)
@@ -60,7 +62,7 @@ def test_the_same_losses_from_three_graphs() -> None:
     torch._dynamo.utils.counters.clear()
     assert losses(compiled, tokens) == pytest.approx(expected, abs=1e-5)
     assert expected[-1] < expected[0] - 0.1
-    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     assert not torch._dynamo.utils.counters["graph_break"]
 
     ran: list[nn.Module] = []
@@ -70,7 +72,7 @@ def test_the_same_losses_from_three_graphs() -> None:
         for length in range(3):
             compiled.logits(tokens[:1, length : length + 1], cache)
     assert not ran
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
 
 
 def test_windows_norms_and_caps_compile() -> None:
