@@ -39,6 +39,12 @@ CASES: dict[str, Case] = {
         ("mlp-type=[[[regular], 2]]",),
         CPU,
     ),
+    "every_second_layer_is_there": (
+        ("sparsity=interspersed", "num-layers=1"),
+        "error: sparsity: does nothing: the first layer is dense, and there is no other (set sparsity: all, or none)",
+        ("sparsity=interspersed",),
+        CPU,
+    ),
     "sparse_block_used": (
         ("sparse_attention.block=8",),
         "error: sparse_attention: does nothing: no layer is sparse (set sparsity: all)",

@@ -38,6 +38,14 @@ def attention_fits_layers(config: Config, shape: ClusterShape) -> Iterator[Probl
         yield config.problem(str(error), "attention-config")
 
 
+@rule("sparsity", "num_layers")
+def every_second_layer_is_there(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """`sparsity: interspersed` begins with the second layer."""
+    if config.section(AttentionSection).sparsity == "interspersed" and config.section(ModelSection).num_layers == 1:
+        message = "does nothing: the first layer is dense, and there is no other"
+        yield config.problem(message, "sparsity", "set sparsity: all, or none")
+
+
 @rule("sparse_attention", "sparsity", "attention_config")
 def sparse_block_used(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Settings of sparse attention need a layer that has it."""
