@@ -31,13 +31,10 @@ PLAIN = (bool, int, float, str, type(None))
 
 @define
 class RankContents:
-    """What one rank stores: the tensors of its files by key, their pieces, numbers of the optimizer's state.
-
-    check: look for nan in weights as they are added; else who writes them does.
-    """
+    """What one rank stores: the tensors of its files by key, their pieces, numbers of the optimizer's state."""
 
     rank: int
-    check: bool = True
+    check: bool = True  # that weights are finite, when they are added; else who writes them does
     tensors: dict[str, dict[str, Tensor]] = field(factory=dict)
     pieces: list[Piece] = field(factory=list)
     values: dict[str, dict[str, Any]] = field(factory=dict)
@@ -94,8 +91,7 @@ def collect(
     """
     data_rank, data_size = groups.data_rank, groups.data_size
     stored = engine.model.state_dict()
-    buffers = {name: buffer for name, buffer in engine.model.named_buffers() if name in stored}
-    for index, (name, tensor) in enumerate(buffers.items()):
+    for index, (name, tensor) in enumerate(each for each in engine.model.named_buffers() if each[0] in stored):
         if index % data_size == data_rank and groups.tensor.rank == 0:
             contents.add("weights", "buffer", name, tensor)
     if whole and engine.partitioned:

@@ -25,6 +25,7 @@ from neox_core.data.batches import build_tokenizer
 from neox_core.data.curriculum import build_curriculum, tokens_of_steps
 from neox_core.data.tokenizer import padded_vocab
 from neox_core.heartbeat import Heartbeat
+from neox_core.parallel.agreement import Agreement
 from neox_core.parallel.context import BuildContext, build_context
 from neox_core.parallel.groups import Groups, build_groups
 from neox_core.run.consumed import require_consumed
@@ -69,6 +70,8 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     _join(plan, maker)
     groups = build_groups(plan.cluster)
+    # Before the engine: torch names a group by how many a rank is in, and of an engine's they may be in more or fewer.
+    agreement = None if groups.world is None else Agreement(groups.world)
     context = build_context(plan, groups, local_rank)
     claim(plan.checkpoint.save_folder, groups, context.device)
     startup.mark("process_group")
@@ -106,7 +109,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -
 
     try:
         stop_signal = StopSignal(
-            groups,
+            agreement,
             heartbeat,
             step=state.step,
             stall_timeout_s=plan.train.stall_timeout_s,

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from neox_core.errors import RankError, report
 from neox_core.heartbeat import Heartbeat
-from neox_core.parallel.agreement import Agreement
 from neox_core.run.exit import leave
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.agreement import Agreement
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_S = 15.0
@@ -39,12 +38,12 @@ class StopSignal:
     Between two batches or polls a rank may take `stall_timeout_s` (0: no limit), which its heartbeat reports to the
     launcher. A rank that was asked to stop and makes no progress for `patience_s` is stuck, perhaps because a peer is
     gone: if the launcher does not end it, it exits by itself, after it calls `report` with the reason.
-    step: finished steps. ends: called once a step; whether the run is to end as `end` ends it.
+    agreement: None: of one rank. step: finished. ends: called once a step; whether the run is to end as `end` ends it.
     """
 
     def __init__(
         self,
-        groups: Groups,
+        agreement: Agreement | None,
         heartbeat: Heartbeat | None = None,
         *,
         step: int = 0,
@@ -63,7 +62,7 @@ class StopSignal:
         self._ends = ends
         self._step, self._first = step, step
         self._longest = 0.0  # longest time in seconds between two beats, since the first step
-        self._agreement = None if groups.world is None else Agreement(groups.world)
+        self._agreement = agreement
         self._last_alive = time.monotonic()
         self._done = threading.Event()
 

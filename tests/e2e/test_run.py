@@ -178,6 +178,20 @@ def test_stages_for_which_zero_would_wait_are_refused(toy, tmp_path):
     assert "pipe-partition-method: type:transformer" in err
 
 
+def test_three_stages_train_what_one_rank_does(toy, tmp_path):
+    """The first and the last hold the embedding, so their ranks are in a group in which the second is not."""
+    shape = ("num-layers=3", "train-iters=10", "lr-decay-iters=10", "train-batch-size=8", "stall-timeout=10")
+    losses = []
+    for stages, micro_batch in ((1, 8), (3, 2)):
+        (tmp_path / str(stages)).mkdir()
+        layout = (f"num_gpus={stages}", f"pipe-parallel-size={stages}", f"train_micro_batch_size_per_gpu={micro_batch}")
+        run = Run(toy, tmp_path / str(stages), *shape, *layout)
+        code, _, err = run.end()
+        assert code == 0, err
+        losses.append(run.losses()[10])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_ranks_with_different_plans_refuse_to_start(finished, tmp_path):
     run, _ = finished[2]
     plan = stored_plan(run.save / "run.json")

@@ -9,12 +9,9 @@ import time
 
 import pytest
 
-from neox_core.parallel.groups import Groups
 from neox_core.run.stop import StopSignal
 
 pytestmark = [pytest.mark.ranks, pytest.mark.deadline]
-
-ALONE = Groups(world=None, data=None, data_rank=0, data_size=1)
 
 
 def wait_for(condition, seconds=5.0):
@@ -27,7 +24,7 @@ def wait_for(condition, seconds=5.0):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_a_flag_and_no_exception(signum):
     before = signal.getsignal(signum)
-    with StopSignal(ALONE) as stop:
+    with StopSignal(None) as stop:
         assert not stop.poll()
         os.kill(os.getpid(), signum)
         wait_for(lambda: stop.asked_by)
@@ -38,12 +35,12 @@ def test_a_signal_is_a_flag_and_no_exception(signum):
 
 MANY_FILES = """
     import os, resource, signal, sys, time
-    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.agreement import Agreement
     from neox_core.run.stop import StopSignal
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (2048 if hard < 0 else min(2048, hard), hard))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-    with StopSignal(Groups(None, None, 0, 1)) as stop:
+    with StopSignal(None) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         end = time.monotonic() + 5
         while not stop.asked_by and time.monotonic() < end:
@@ -61,7 +58,7 @@ def test_other_signals_are_not_taken_for_it():
     caught = []
     before = signal.signal(signal.SIGUSR1, lambda *args: caught.append(1))
     try:
-        with StopSignal(ALONE) as stop:
+        with StopSignal(None) as stop:
             os.kill(os.getpid(), signal.SIGUSR1)
             wait_for(lambda: caught)
             time.sleep(0.2)
@@ -71,7 +68,7 @@ def test_other_signals_are_not_taken_for_it():
 
 
 def test_a_forked_worker_that_is_terminated_stops_nobody_but_itself():
-    with StopSignal(ALONE) as stop:
+    with StopSignal(None) as stop:
         up, ready = os.pipe()
         child = os.fork()
         if child == 0:
@@ -100,10 +97,10 @@ def python(script, *args, **more):
 
 STUCK = """
     import hashlib, sys, time
-    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.agreement import Agreement
     from neox_core.run.stop import StopSignal
     report = lambda error: print("reported:", error.message, flush=True)
-    with StopSignal(Groups(None, None, 0, 1), patience_s=1.2, report=report) as stop:
+    with StopSignal(None, patience_s=1.2, report=report) as stop:
         print("up", flush=True)
         if sys.argv[1] == "stuck":  # in C without the interpreter's lock, as a collective is: no handler runs
             hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000_000)
@@ -144,19 +141,18 @@ def test_only_a_rank_without_progress_is_ended(kind, code, said):
 TOGETHER = """
     import os, sys, time
     import torch.distributed as dist
-    from neox_core.parallel.groups import Groups
+    from neox_core.parallel.agreement import Agreement
     from neox_core.run.stop import StopSignal
     rank = int(sys.argv[1])
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-    groups = Groups(dist.group.WORLD, dist.group.WORLD, rank, 2)
-    with StopSignal(groups) as stop:
+    with StopSignal(Agreement(dist.group.WORLD)) as stop:
         print("up", flush=True)
         for step in range(1, 10_000):
             time.sleep(0.002 * (rank + 1))
             if stop.poll():
                 break
         print("stopped", step, flush=True)
-    with StopSignal(groups) as stop:  # a loop that ends by itself, with an agreement under way
+    with StopSignal(Agreement(dist.group.WORLD)) as stop:  # a loop that ends by itself, with an agreement under way
         for step in range(3):
             stop.poll()
     print("ended", flush=True)
