@@ -90,3 +90,14 @@ def test_windows_norms_and_caps_compile() -> None:
     plain = build_model(plan, 64, context)
     compiled = build_model(evolve(plan, compile=True), 64, context, backend="eager")
     assert losses(compiled, tokens) == pytest.approx(losses(plain, tokens), abs=1e-5)
+
+
+def test_layers_with_a_layout_compile() -> None:
+    torch._dynamo.reset()
+    tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
+    fixed = ("neox_sparse_attention.fixed:fixed", "neox_sparse_attention.settings:FixedSettings")
+    layouts = (evolve(part("sparse layout", *fixed), settings={"block": 2}),)
+    plan = evolve(PLAN, num_layers=3, layouts=layouts, layout_of_layer=(0, None, 0))
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
+    compiled = build_model(evolve(plan, compile=True), 64, context, backend="eager")
+    assert losses(compiled, tokens) == pytest.approx(losses(build_model(plan, 64, context), tokens), abs=1e-5)

@@ -29,6 +29,7 @@ GPU_SCORES = 2**26
 """Scores that exist at once: on a CPU what its cache holds, on a GPU what keeps it busy."""
 
 
+@torch._disable_dynamo  # noqa: SLF001  a compiler would unroll the loops over the blocks of a table
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Tensor:
     """[batch, heads, seq, head_dim] -> the same shape; key and value may have fewer heads, one for a group of queries.
 
