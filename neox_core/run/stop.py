@@ -38,7 +38,7 @@ class StopSignal:
     Between two batches or polls a rank may take `stall_timeout_s` (0: no limit), which its heartbeat reports to the
     launcher. A rank that was asked to stop and makes no progress for `patience_s` is stuck, perhaps because a peer is
     gone: if the launcher does not end it, it exits by itself, after it calls `report` with the reason.
-    agreement: None: of one rank. step: finished. ends: called once a step; whether the run is to end as `end` ends it.
+    agreement: of several ranks. step: finished. ends: called once a step; whether the run is to end as `end` ends it.
     """
 
     def __init__(
