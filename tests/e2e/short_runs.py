@@ -43,12 +43,11 @@ def read_versions_once() -> None:
     found.metadata = once
 
 
-def rank_main(file: Path) -> None:
-    """One rank that runs the plan in `file`."""
+def rank_main(file: Path, rank: int = 0, ranks: int = 1, port: int = 0) -> None:
+    """One rank that runs the plan in `file`. port: 0: a free one, for a rank that is alone."""
     os.chdir(file.parent)
-    port = free_port()
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
     plan = read_runfile(file, hashlib.sha256(file.read_bytes()).hexdigest())
     ledger = set()
     noted = noting(plan, ledger)
@@ -56,13 +55,13 @@ def rank_main(file: Path) -> None:
     sys.stdout.write(f"finished: {finished}\n")
 
 
-def noted_run(file: Path) -> None:
+def noted_run(file: Path, said_in: str = SAID, **place: int) -> None:
     """`rank_main`, whose words go to a file beside the plan."""
-    said = os.open(file.with_name(SAID), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    said = os.open(file.with_name(said_in), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-    rank_main(file)
+    rank_main(file, **place)
 
 
 def observed(folder: Path) -> dict[str, Any]:

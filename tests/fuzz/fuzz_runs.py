@@ -31,7 +31,7 @@ from layouts import warm_up
 from neox_author.testing.ports import free_port
 from plan_answers import CPU
 from reads import import_all
-from short_runs import read_versions_once
+from short_runs import noted_run, read_versions_once
 from test_short_runs_of_keys import make_data
 
 from neox_core.config.report import ProblemsError
@@ -39,9 +39,7 @@ from neox_core.errors import ConfigError
 from neox_core.hooks.catalog import Catalog
 from neox_core.hooks.loader import load_plugins
 from neox_core.plan.resolve import prepare_run
-from neox_core.plan.runfile import RunPlan, noting, read_runfile, write_runfile
-from neox_core.run.run import run
-from neox_core.run.startup import Startup
+from neox_core.plan.runfile import RunPlan, write_runfile
 
 Options = dict[str, Any]
 LIMIT_S, REFUSED = 100.0, 9
@@ -156,19 +154,10 @@ def layout(draw: random.Random, compiled: float) -> Options:
     return found
 
 
-def rank_main(file: Path, rank: int, world: int, port: int) -> None:
-    """A rank of the plan in `file`; what it says goes to a file beside it."""
-    said = os.open(file.with_name(f"said-{rank}.txt"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-    os.chdir(file.parent)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-    os.environ |= {"MASTER_PORT": str(port)}
-    plan, ledger = read_runfile(file, hashlib.sha256(file.read_bytes()).hexdigest()), set[str]()
-    noted = noting(plan, ledger)
+def rank_main(file: Path, rank: int, ranks: int, port: int) -> None:
+    """A rank of the plan in `file`."""
     try:
-        run(noted, noted.engine_component.load()[0](noted), Startup(0.0), ledger)
+        noted_run(file, f"said-{rank}.txt", rank=rank, ranks=ranks, port=port)
     except ConfigError:
         traceback.print_exc()
         sys.stderr.flush()
