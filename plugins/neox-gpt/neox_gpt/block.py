@@ -88,6 +88,8 @@ class Block(nn.Module):
 
         Where the feed-forward gives losses or metrics, they follow as a vector, see `auxiliary`.
         """
+        if scope.tables:
+            scope.tables.get(layer)  # binds a compiled layer to its number before its graph ends at blocked attention
         for change in self.changes:
             change.for_samples(scope.keys, layer)
         if self.joined:

@@ -92,12 +92,15 @@ def test_windows_norms_and_caps_compile() -> None:
     assert losses(compiled, tokens) == pytest.approx(losses(plain, tokens), abs=1e-5)
 
 
-def test_layers_with_a_layout_compile() -> None:
+@pytest.mark.parametrize(("order", "layers"), [((0, None, 0), 0), ((None, 0, None, 0), 2)])
+def test_layers_with_a_layout_compile(order: tuple[int | None, ...], layers: int) -> None:
+    """Also where they are recomputed: by the graph that ran first, not by that of a layer of the other kind."""
     torch._dynamo.reset()
     tokens = torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(1))
     fixed = ("neox_sparse_attention.fixed:fixed", "neox_sparse_attention.settings:FixedSettings")
     layouts = (evolve(part("sparse layout", *fixed), settings={"block": 2}),)
-    plan = evolve(PLAN, num_layers=3, layouts=layouts, layout_of_layer=(0, None, 0))
+    recompute = RecomputePlan(layers=layers) if layers else PLAN.recompute
+    plan = evolve(PLAN, num_layers=len(order), layouts=layouts, layout_of_layer=order, recompute=recompute)
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
-    compiled = build_model(evolve(plan, compile=True), 64, context, backend="eager")
+    compiled = build_model(evolve(plan, compile=True), 64, context, backend="aot_eager")
     assert losses(compiled, tokens) == pytest.approx(losses(build_model(plan, 64, context), tokens), abs=1e-5)
