@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
+from attrs import evolve
 
 from neox_core.errors import CheckpointError
 from neox_core.parallel.context import DTYPES, BuildContext
@@ -89,7 +90,8 @@ def parameter_shapes(plan: GPTPlan, vocab_size: int) -> dict[str, tuple[int, ...
 
 
 def build_on_meta(plan: GPTPlan, vocab_size: int) -> GPT:
-    """The whole model without its numbers, for the shapes and names in it."""
+    """The whole model without its numbers and its sparse layouts, for the shapes and names in it."""
+    plan = evolve(plan, layout_of_layer=())  # a layout is drawn and looked at, which needs its numbers
     context = BuildContext(torch.device("meta"), torch.float32, Groups(None, None, 0, 1), seed=0)
     with torch.device("meta"):
         return _put_together(load_parts(plan, vocab_size, context, eod=0), plan)

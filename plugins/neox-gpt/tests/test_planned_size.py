@@ -53,6 +53,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "norms around": {"norm-place": "both", "pos-emb": "rotary", "use-bias-in-attn-output": False},
     "norms after": {"norm-place": "after", "no-weight-tying": True, "use-bias-in-head": True},
     "windows": {"sliding-window-width": 16, "attention-config": [[["global", "sliding"], 2]]},
+    "sparse": {"sparsity": "interspersed", "sparse-attention": {"mode": "bigbird", "block": 16}},
     "shared layers": {"num-unique-layers": 2, "pos-emb": "sinusoidal", "activation": "geglu"},
 }
 
