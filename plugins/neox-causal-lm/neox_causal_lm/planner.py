@@ -54,6 +54,15 @@ def weights_from_one_place(config: Config, shape: ClusterShape) -> Iterator[Prob
         yield config.problem("does nothing without weight-by-num-documents", "weighted-sampler-alpha", "", "note")
 
 
+@rule("train_data_paths")
+def pass_over_one_dataset(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """The samples of a pass are counted for one dataset."""
+    paths = config.section(BlendSection).train_data_paths or ()
+    if config.is_set("samples_per_pass") and len(paths) > 1:
+        hint = "merge them with `neox data merge`, or remove it"
+        yield config.problem(f"is for one dataset, and train-data-paths has {len(paths)}", "samples-per-pass", hint)
+
+
 class Planner:
     """The planner of the objective: see `contracts.Objective`."""
 
@@ -62,6 +71,7 @@ class Planner:
         every_split_has_datasets,
         weight_for_each_dataset,
         weights_from_one_place,
+        pass_over_one_dataset,
     )
 
     def __call__(self, settings: object) -> int:

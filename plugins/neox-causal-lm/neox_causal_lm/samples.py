@@ -42,10 +42,7 @@ def open_samples(plan: RunPlan, split: Split, datasets: Datasets, vocab_size: in
 
     The order is mapped from a file next to the dataset, which the first process that needs it writes.
     """
-    if plan.data.train:
-        blend, parts = _open_blend(plan, datasets, split, rounds)
-    else:
-        blend, parts = None, (_open_share(plan, datasets, split, rounds),)
+    blend, parts = (_open_named if plan.data.train else _open_share)(plan, datasets, split, rounds)
     return Samples(parts, blend, split, rounds[-1], plan.model.seq_length, vocab_size)
 
 
@@ -152,7 +149,10 @@ class Samples:
         return DataError(f"{part.prefix}: sample {place} changed while it was read")
 
 
-def _open_share(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]) -> Part:
+_Opened = tuple[Blend | None, tuple[Part, ...]]
+
+
+def _open_share(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]) -> _Opened:
     """The documents that `split` gives to this split."""
     if plan.data.prefix is None:
         raise DataError("there is no dataset to read", hint="set data-path; make a dataset with `neox data prepare`")
@@ -164,13 +164,11 @@ def _open_share(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequenc
             f"{plan.data.prefix}: none of its {len(source.sizes)} documents is for {split} (split {share})",
             hint=more_documents(plan.data.split, split),
         )
-    return _order(plan, plan.data.prefix, source, documents, split, rounds)
+    return None, (_order(plan, plan.data.prefix, source, documents, split, rounds),)
 
 
-def _open_blend(
-    plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]
-) -> tuple[Blend, tuple[Part, ...]]:
-    """The datasets that the run has for this split, and their turns."""
+def _open_named(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequence[int]) -> _Opened:
+    """The datasets that the run has for this split, and their turns where there are several."""
     named: Sequence[DataSource] = getattr(plan.data, split)
     if not named:
         raise DataError(f"there is no dataset for {split}", hint=f"set {split}-data-paths")
@@ -180,6 +178,8 @@ def _open_blend(
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
             raise DataError(f"{each.prefix}: has no documents", hint=f"remove it from {split}-data-paths")
+    if len(named) == 1:
+        return None, (_order(plan, named[0].prefix, sources[0], range(len(sources[0].sizes)), split, rounds),)
     if plan.data.sampler_alpha is None:
         weights = normalise([each.weight for each in named])
     else:

@@ -88,6 +88,8 @@ def test_one_training_dataset_is_read_whole(data: Path) -> None:
     plan = planned(data, *paths, "train_epochs=2", "lr_decay_fraction=0.5", "lr-decay-style=linear")
     steps = (sum(sizes_of(data / "tokens")) - 1) // SEQ // 8 * 2
     assert (plan.train.train_iters, plan.optim.decay_steps) == (steps, steps // 2)
+    order = firsts(planned(data, f"data-path={data}/tokens", "split=100,0,0", "train-iters=1"), steps * 4)
+    assert firsts(plan, steps * 8) == order * 2
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,13 @@ def test_what_cannot_be_counted_is_one_error(sets: tuple[str, ...], said: str, d
         planned(data, f"data-path={data}/tokens", *(each.replace("{data}", str(data)) for each in sets))
     assert said in str(caught.value)
     assert "train-iters: is required" not in str(caught.value)
+
+
+def test_a_pass_is_over_one_dataset(data: Path) -> None:
+    paths = f'train-data-paths=["{data}/tokens", "{data}/more"]', f'valid-data-paths=["{data}/more"]'
+    with pytest.raises(ProblemsError) as caught:
+        planned(data, *paths, "train-iters=4", "samples-per-pass=8")
+    assert [each.message for each in caught.value.problems] == ["is for one dataset, and train-data-paths has 2"]
 
 
 def test_a_pass_that_is_shorter_than_planned_is_an_error(data: Path) -> None:

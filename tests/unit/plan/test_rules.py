@@ -25,6 +25,7 @@ ELSEWHERE = {"one_offload", "files_need_libaio", "files_are_read_in_order", "buf
     "every_split_has_datasets",
     "weight_for_each_dataset",
     "weights_from_one_place",
+    "pass_over_one_dataset",  # tests/unit/data/test_train_epochs.py
     "local_storage_is_of_one_host",
     "keys_of_the_device",
     "fast_start_reads_files",
