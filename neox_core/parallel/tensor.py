@@ -29,12 +29,15 @@ Collective = tuple[Move, Move]
 
 @frozen(eq=False)
 class TensorParallel:
-    """This rank's position among the ranks that share each layer. With one rank, every operation returns its input."""
+    """This rank's position among the ranks that share each layer. With one rank, every operation returns its input.
+    exchange: makes sums and maxima over the ranks in place of torch's `all_reduce`.
+    """
 
     group: ProcessGroup | None = None
     rank: int = 0
     size: int = 1
     sequence_parallel: bool = False
+    exchange: Callable[[Tensor, dist.ReduceOp.RedOpType], Tensor] | None = None
 
     def share(self, total: int) -> int:
         """This rank's number of `total` items. Raises ValueError when they cannot be split equally."""
@@ -106,10 +109,7 @@ class TensorParallel:
 
     def highest(self, x: Tensor) -> Tensor:
         """The maximum over the ranks, outside of autograd."""
-        if self.size > 1:
-            x = x.contiguous()
-            dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
-        return x
+        return x if self.size == 1 else _sum(x, self, dist.ReduceOp.MAX)
 
 
 ALONE = TensorParallel()
@@ -210,9 +210,11 @@ def _part(x: Tensor, tensor: TensorParallel) -> Tensor:
     return x.narrow(-1, tensor.rank * width, width).clone(memory_format=torch.contiguous_format)
 
 
-def _sum(x: Tensor, tensor: TensorParallel) -> Tensor:
+def _sum(x: Tensor, tensor: TensorParallel, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+    if tensor.exchange is not None:
+        return tensor.exchange(x, op)
     total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=tensor.group)
+    dist.all_reduce(total, op, group=tensor.group)
     return total
 
 

@@ -42,7 +42,7 @@ def joins(plan: GPTPlan, shape: ModelShape, block: int, tensor: TensorParallel) 
 
 def within(tensor: TensorParallel) -> Within:
     """What the sublayers of a block that joins get in place of `tensor`."""
-    return Within(tensor.group, tensor.rank, tensor.size, tensor.sequence_parallel)
+    return Within(tensor.group, tensor.rank, tensor.size, tensor.sequence_parallel, tensor.exchange)
 
 
 def enter_both(first: Tensor, second: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:

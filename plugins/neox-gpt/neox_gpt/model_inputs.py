@@ -21,6 +21,7 @@ from neox_gpt.check_parts import build_activation, probe_feed_forwards, probe_mi
 from neox_gpt.compiled_loss import CompiledLoss
 from neox_gpt.contracts import PositionShape
 from neox_gpt.documents import DocumentRules
+from neox_gpt.exchange import on_one_host
 from neox_gpt.joined import joins, within
 from neox_gpt.recompute import recompute_by_torch, recompute_parted
 from neox_gpt.shape import ModelShape, build_shape
@@ -83,7 +84,7 @@ def load_parts(
     changes = Changes(plan, context.groups)
     mixer_flops = probe_mixers(plan, shape, _position_shape(plan))
     shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
-    tensor = context.groups.tensor
+    tensor = on_one_host(context.groups.tensor, context.device)
     spread_over = cache(partial(spread, context.groups))
     joined = partial(joins, plan, shape, tensor=tensor)
 
@@ -117,7 +118,7 @@ def load_parts(
         tensor=tensor,
         narrow_loss=context.narrow_loss,
         documents=_document_rules(plan, eod),
-        recompute=None if plan.recompute is None else _recompute(plan.recompute, context.groups.tensor, recompute_by),
+        recompute=None if plan.recompute is None else _recompute(plan.recompute, tensor, recompute_by),
         changes=changes,
         tables=build_tables(plan, context),
         compiled_loss=_compiled_loss(plan, context, backend),

@@ -26,7 +26,7 @@ OTHER_HOSTS_S = 10.0
 """How much longer a machine waits whose ranks all wait for another one's: the one that hangs is to be named."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*:$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in (?P<function>.*)$')
-_COLLECTIVE = ("torch/distributed/", "deepspeed/comm/", "neox_core/parallel/")
+_COLLECTIVE = ("torch/distributed/", "deepspeed/comm/", "neox_core/parallel/", "neox_gpt/exchange.py")
 
 
 @frozen

@@ -80,6 +80,7 @@ Thread 0x00007f0 (most recent call first):
         ("/site-packages/torch/distributed/distributed_c10d.py", "all_reduce", True),
         ("/neox_core/parallel/tensor.py", "forward", True),
         ("/neox_core/parallel/groups.py", "wait_for", True),
+        ("/neox_gpt/exchange.py", "_wait", True),
         ("/site-packages/somebody/layer.py", "all_reduce", False),
     ],
 )
