@@ -16,9 +16,12 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
+from time import perf_counter as now
 
 from results import append_row
 
@@ -190,7 +193,7 @@ def used(argv: Sequence[str]) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def prepare(source: Path, out: Path, *more: str) -> tuple[float, float]:
+def prepare(source: Path, out: Path, more: Sequence[str]) -> tuple[float, float]:
     return used([sys.executable, "-m", "neox_core", "data", "prepare", str(source), "--out", str(out), *more])
 
 
@@ -210,17 +213,23 @@ def tokenizing(folder: Path) -> None:
     mega = texts(source)
     ours, theirs = [], []
     for _ in range(RUNS):
-        ours.append(mega / prepare(source, folder / "again", *given, "--force")[0])
+        ours.append(mega / prepare(source, folder / "again", (*given, "--force"))[0])
         peer = [sys.executable, "-c", PEER, str(source), given[1], given[3], str(folder / "peer.bin")]
         theirs.append(mega / used(peer)[0])
     for who, values in (("neox data prepare", ours), ("a loop of tokenizers", theirs)):
         append_row("data_cpu", f"{mega:.0f} MB of text to ids on disk: {who}", RATE, values)
 
 
+ONE, TWO, BOTH = "workers 1", "workers 2", "two commands of one worker at once"
+
+
 def workers(folder: Path) -> None:
-    """How much faster two workers are than one, of two times as fast; without the start of the command."""
-    given = vocabulary(folder)
-    times: dict[int, dict[int, list[float]]] = {size: {1: [], 2: []} for size in (0, WORKERS_BYTES)}
+    """How much faster two workers are than one, of two times as fast; without the start of the command.
+
+    Two commands at once, each with a text of that size, show how much of that the two cores of this machine allow.
+    """
+    given = (*vocabulary(folder), "--force")
+    times: dict[int, dict[str, list[float]]] = {size: {ONE: [], TWO: [], BOTH: []} for size in (0, WORKERS_BYTES)}
     for size, found in times.items():
         source = folder / f"of-{size}.jsonl"
         with source.open("wb") as file:
@@ -229,16 +238,19 @@ def workers(folder: Path) -> None:
                 if file.tell() >= size:
                     break
         for _ in range(PAIRS):
-            for count, seconds in found.items():
-                began = time.perf_counter()
-                prepare(source, folder / "again", *given, "--force", "--workers", str(count))
-                seconds.append(time.perf_counter() - began)
-    start = {count: median(seconds) for count, seconds in times[0].items()}
-    pairs = zip(times[WORKERS_BYTES][1], times[WORKERS_BYTES][2], strict=True)
-    shares = [100 * (one - start[1]) / (two - start[2]) / 2 for one, two in pairs]
-    for count, seconds in times[WORKERS_BYTES].items():
-        append_row("data_cpu", f"preparing {WORKERS_BYTES / 1e6:.0f} MB, workers {count}", "s", seconds)
-    append_row("data_cpu", "workers 2 next to workers 1, of twice as fast, without the start", "%", shares)
+            for how, seconds in found.items():
+                run, began = partial(prepare, source, more=(*given, "--workers", "2" if how == TWO else "1")), now()
+                with ThreadPoolExecutor(2) as pool:
+                    list(pool.map(run, [folder / "again", folder / "beside"][: 2 if how == BOTH else 1]))
+                seconds.append(now() - began)
+    start = {how: median(seconds) for how, seconds in times[0].items()}
+    alone = [seconds - start[ONE] for seconds in times[WORKERS_BYTES][ONE]]
+    for how, seconds in times[WORKERS_BYTES].items():
+        append_row("data_cpu", f"preparing {WORKERS_BYTES / 1e6:.0f} MB, {how}", "s", seconds)
+    for how, work in ((TWO, 1), (BOTH, 2)):
+        pairs = zip(alone, times[WORKERS_BYTES][how], strict=True)
+        shares = [100 * work * one / (two - start[how]) / 2 for one, two in pairs]
+        append_row("data_cpu", f"{how} next to workers 1, of twice as fast, without the start", "%", shares)
 
 
 def memory(folder: Path, megabytes: Sequence[int]) -> None:
@@ -250,7 +262,7 @@ def memory(folder: Path, megabytes: Sequence[int]) -> None:
                 file.write(json.dumps({"text": raw.decode()}).encode() + b"\n")
                 if file.tell() >= size * 1e6:
                     break
-        runs = [prepare(source, folder / f"out{size}", *given, "--force") for _ in range(2)]
+        runs = [prepare(source, folder / f"out{size}", (*given, "--force")) for _ in range(2)]
         source.unlink()
         append_row("data_cpu", f"preparing {size} MB: peak memory", "MiB", [peak for _, peak in runs])
         append_row("data_cpu", f"preparing {size} MB", RATE, [size / seconds for seconds, _ in runs])
