@@ -1,5 +1,7 @@
 """Compiled layers compute what plain ones do."""
 
+from typing import Any
+
 import pytest
 import torch
 from attrs import evolve
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
 from neox_core.parallel.sample_keys import sample_keys
+from neox_core.parallel.tensor import TensorParallel
 from neox_core.plan.runfile import ComponentRef, RecomputePlan
 
 
@@ -104,3 +107,39 @@ def test_layers_with_a_layout_compile(order: tuple[int | None, ...], layers: int
     context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1), seed=1)
     compiled = build_model(evolve(plan, compile=True), 64, context, backend="aot_eager")
     assert losses(compiled, tokens) == pytest.approx(losses(build_model(plan, 64, context), tokens), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shaped",
+    [
+        {"mlp_bias": False},
+        {"attention_bias": False, "mlp_bias": False},
+        {"norm_place": "both", "mlp_bias": False, "qk_norm": "head"},
+        {"hidden_dropout": 0.1, "parallel_residual": True, "attention_bias": False},
+    ],
+)
+def test_every_pass_of_a_tensor_parallel_rank_runs_the_same_graphs(shaped: dict[str, Any]) -> None:
+    """torch runs code uncompiled once it has found nothing to compile in it. A sum of biases that is compiled in the
+    first pass alone has other last digits there: a resumed run would end on other bits.
+    """
+    torch._dynamo.reset()
+    ran: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        def run(*inputs: Tensor) -> Any:
+            ran[-1] += 1
+            return graph(*inputs)
+
+        return run
+
+    rank = TensorParallel(None, 0, 2, exchange=lambda x, _: 2 * x)
+    context = BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1, rank), seed=1)
+    plan = evolve(PLAN, **{"num_layers": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0} | shaped)
+    model = build_model(plan, 64, context)
+    for layer in model.layers:
+        layer.compile(backend=backend)
+    tokens = torch.arange(32).view(2, 16)
+    for _ in range(3):
+        ran.append(0)
+        model.loss(tokens, tokens, sample_keys(1, 0, 2, "cpu"))
+    assert ran[0] == ran[1] == ran[2] > 0
