@@ -24,6 +24,9 @@ def problems(config: Any) -> Iterator[Problem]:
             yield from _of_pairs(config, objective.settings)
     if encoder:
         yield from encoder_problems(config)
+        if config.value("use_bias_in_head"):
+            message = "the logits of an encoder always have a bias, transform.out_bias"
+            yield config.problem(message, "use_bias_in_head", "remove it")
         if objective.entry.component.name == "causal-lm":
             message = "causal-lm predicts the next token, which an encoder sees"
             yield config.problem(message, "objective", "set objective: masked-lm")
