@@ -353,6 +353,9 @@ class BaseEngine(ABC):
         """With the gradients as the optimizer will use them: clip them, or drop them where they are not finite."""
         if not self._own:
             self._look()
+        for parameter in self._stepped.values():  # one without use: an average over ranks has it, and it has a state
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         self._norm = norm = self._clip(self._clipping)
         finite = torch.isfinite(norm)
         self._finite = bool(finite) if self._looks else finite
