@@ -126,7 +126,7 @@ REFUSED = (
     (["architecture=gpt", "objective=causal-lm", of("fixed")], "a decoder cannot look ahead"),
     ([of("local"), "kernels={block_sparse_attention: flex}"], "no layer has causal softmax attention"),
     (["sliding_window_width=4"], "sliding_window_width: an encoder does not have sliding windows"),
-    (["no_weight_tying=true", "use_bias_in_head=true"], "use_bias_in_head: the logits of an encoder always have a bias"),
+    (["no_weight_tying=true", "use_bias_in_head=true"], "use_bias_in_head: the logits of an encoder always have"),
 )
 
 

@@ -101,7 +101,7 @@ class Exchange:
 
 def on_one_host(tensor: TensorParallel, device: torch.device) -> TensorParallel:
     """`tensor`, whose sums go through shared memory where its ranks are processes of one host. Collective."""
-    if tensor.exchange is not None or device.type != "cpu" or not 1 < tensor.size <= MOST_RANKS:
+    if tensor.group is None or device.type != "cpu" or not 1 < tensor.size <= MOST_RANKS:
         return tensor
     number, opened = secrets.randbits(62), -1
     # Elsewhere a processor may show a count to others before what was counted.

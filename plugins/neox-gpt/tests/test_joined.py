@@ -32,11 +32,15 @@ PLAN = evolve(
 )
 
 
-def sums(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[int, int]:
-    """(those of one tensor like the residual stream, those of two) of a rank of two, whose sums change nothing."""
-    plan = evolve(PLAN, **changes)
-    tensor = TensorParallel(rank=0, size=2)
-    model = build_model(plan, 16, BuildContext(torch.device("cpu"), torch.float32, Groups(None, None, 0, 1, tensor), 1))
+def sums(monkeypatch: pytest.MonkeyPatch, *, parted: bool = False, **changes: Any) -> tuple[int, int]:
+    """(those of one tensor like the residual stream, those of two) of a rank of two, whose sums change nothing.
+
+    parted: of a plan at ZeRO 3, which asks for compiled layers; they are not compiled here.
+    """
+    plan = evolve(PLAN, compile="auto" if parted else False, **changes)
+    groups = Groups(None, None, 0, 1, TensorParallel(rank=0, size=2))
+    context = BuildContext(torch.device("cpu"), torch.float32, groups, 1, host_first=parted)
+    model = build_model(plan, 16, context)
     found: list[tuple[int, ...]] = []
     monkeypatch.setattr(dist, "all_reduce", lambda x, *_, **__: found.append(tuple(x.shape)))
     tokens = torch.zeros(2, plan.seq_length, dtype=torch.int64)
@@ -52,8 +56,6 @@ def test_the_parallel_form_has_half_of_the_sums_of_the_serial_one(monkeypatch: p
     assert sums(monkeypatch, parallel_residual=True, shared_norm=True) == (2 * LAYERS + ENDS, 0)
 
 
-@pytest.mark.parametrize("changes", [{"hidden_dropout": 0.1}, {"norm_place": "both"}], ids=str)
-def test_dropout_and_a_norm_look_at_the_sum_of_each_sublayer(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("changes", [{"hidden_dropout": 0.1}, {"norm_place": "both"}, {"parted": True}], ids=str)
+def test_what_looks_at_each_sublayer_has_its_sum(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     assert sums(monkeypatch, parallel_residual=True, **changes) == (4 * LAYERS + ENDS, 0)

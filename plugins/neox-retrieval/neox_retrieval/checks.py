@@ -11,6 +11,7 @@ from neox_gpt.api import teacher_in
 
 from neox_core.api import Problem
 from neox_core.errors import CheckpointError
+from neox_core.plan.planners import sharding
 from neox_retrieval.objective_section import InverseClozeSettings
 from neox_retrieval.section import IndexSection, RetrieverSection
 
@@ -53,6 +54,11 @@ def _of_model(config: Any) -> Iterator[Problem]:
         )
     if any(each.entry.component.name != "regular" for each in config.components("feed forward")):
         yield config.problem("the encoders of a retriever have the regular MLP alone", "mlp_type", "remove it")
+    function, stage = "deepspeed_activation_checkpointing", sharding(config).stage
+    recomputes = config.value("checkpoint_activations") and config.value(function)
+    if config.section(RetrieverSection).share_towers and recomputes and stage >= 2:
+        message = f"gives two gradients of an encoder that queries and blocks share, of which ZeRO {stage} takes one"
+        yield config.problem(message, function, "remove it: torch's function recomputes with the same results")
     query, whole = config.section(RetrieverSection).query_length, config.value("seq_length")
     if whole - query < LEAST_BLOCK:
         message = (

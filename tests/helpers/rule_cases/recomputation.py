@@ -61,6 +61,21 @@ CASES: dict[str, Case] = {
         ("deepspeed-activation-checkpointing=true", "checkpoint-activations=true"),
         CPU,
     ),
+    "recomputed_blocks_are_used_once": (
+        (
+            *("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "num-unique-layers=1"),
+            *("zero_optimization.stage=3", "zero-allow-untested-optimizer=true"),
+        ),
+        (
+            "error: deepspeed-activation-checkpointing: gives several gradients of a block that layers share, of which"
+            " ZeRO 3 takes one (remove it"
+        ),
+        (
+            *("checkpoint-activations=true", "deepspeed-activation-checkpointing=true", "num-unique-layers=1"),
+            "zero_optimization.stage=1",
+        ),
+        CPU,
+    ),
     "segment_fits_model": (
         ("checkpoint-activations=true", "checkpoint-num-layers=3"),
         "error: checkpoint-num-layers: 3 is more than num-layers 2",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+from changed_keys import RETRIEVER
 from neox_reference.rule_index import all_rules, rules_about
 from rule_cases import CASES, SUBJECTS
 
@@ -133,3 +134,11 @@ def test_the_embedding_has_a_row_for_each_id_of_the_tokenizer(check: Check, rows
     found = check(f"padded-vocab-size={rows}", "tokenizer-type=CharLevelTokenizer", catalog=load_plugins())
     said = f"error: padded-vocab-size: {rows} is smaller than the tokenizer's 512 ids (leave it out"
     assert any(said in each for each in found) is refused
+
+
+def test_an_encoder_that_two_towers_share_is_not_recomputed_by_deepspeed(check: Check) -> None:
+    """Its two gradients, of queries and of blocks, would reach DeepSpeed one after the other."""
+    recomputed = ("share-towers=true", "checkpoint-activations=true", "deepspeed-activation-checkpointing=true")
+    for stage, number in ((1, 0), (2, 1)):
+        said = check(*RETRIEVER, *recomputed, f"zero_optimization.stage={stage}", catalog=load_plugins())
+        assert sum("gives two gradients of an encoder" in each for each in said) == number

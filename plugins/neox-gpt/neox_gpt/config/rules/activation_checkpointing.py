@@ -6,7 +6,7 @@ from neox_core.api import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
-from neox_core.plan.planners import engine_planner
+from neox_core.plan.planners import engine_planner, sharding
 from neox_core.plan.rules.rule import rule
 from neox_gpt.config.sections.activation_checkpointing import (
     SPELLINGS,
@@ -61,6 +61,18 @@ def engine_has_the_function(config: Config, shape: ClusterShape) -> Iterator[Pro
             "deepspeed_activation_checkpointing",
             "remove it: torch's function recomputes with the same results; or choose engine: deepspeed",
         )
+
+
+@rule("deepspeed_activation_checkpointing", "zero_optimization.stage")
+def recomputed_blocks_are_used_once(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """At ZeRO 2 and 3 DeepSpeed takes one gradient of a parameter, and its recomputation gives one for each layer."""
+    section, model = config.section(ActivationCheckpointingSection), config.section(ModelSection)
+    stage = sharding(config).stage
+    shared = model.num_unique_layers not in (None, model.num_layers)
+    if section.checkpoint_activations and section.deepspeed_activation_checkpointing and shared and stage >= 2:
+        message = f"gives several gradients of a block that layers share, of which ZeRO {stage} takes one"
+        hint = "remove it: torch's function recomputes with the same results"
+        yield config.problem(message, "deepspeed_activation_checkpointing", hint)
 
 
 @rule("checkpoint_num_layers", "num_layers")
