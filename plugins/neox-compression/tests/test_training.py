@@ -185,6 +185,10 @@ def test_masks_of_l1_are_of_the_weights_at_the_offset(
         (weights("g: {modules: ['a[']}"), "must be a part of a name or a regular expression"),
         (weights(""), "is enabled but names no layers"),
         (on("activation_quantization", "g: {params: {bits: 3}}"), "bits"),
+        (
+            (*on("activation_quantization", "g: {}"), "num-unique-layers=1", "pipe-parallel-size=2", "num_gpus=2"),
+            "keeps the range of a layer's inputs, and stages of the pipeline share layers",
+        ),
         (weights("g: {}", "quantizer_kernel: true"), "quantizer_kernel: cannot be true: torch rounds"),
         (on("row_pruning", "g: {related_modules: [[mlp.down]]}"), "layers.0.attention.qkv has no layer that shrinks"),
         (

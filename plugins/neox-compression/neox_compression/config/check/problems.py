@@ -48,6 +48,7 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
         if isinstance(technique, ActivationQuantization):
             message = "makes a model that cannot be exported: published models do not round inputs"
             yield config.problem(message, f"{at}.shared_parameters.enabled", severity="note")
+            yield from _ranges(config, technique, at)
         if isinstance(technique, HeadPruning):
             yield from _heads(config, technique, at, layers)
             if any(each.related_modules for each in technique.different_groups.values()):
@@ -55,6 +56,15 @@ def problems(config: Any, settings: CompressionSettings) -> Iterator[Problem]:
                 yield config.problem(message, f"{at}.different_groups", severity="note")
         if isinstance(technique, HeadPruning | RowPruning):
             yield from related_problems(config, technique, at, layers)
+
+
+def _ranges(config: Any, technique: ActivationQuantization, at: str) -> Iterator[Problem]:
+    """Each stage of a pipeline would keep the range of its own inputs of a block; a checkpoint has that of one."""
+    shared = config.value("num_unique_layers") not in (None, config.value("num_layers"))
+    staged, kept = (config.value("pipe_parallel_size") or 0) > 1, technique.shared_parameters.range_calibration
+    if shared and staged and kept == "static":
+        message = "keeps the range of a layer's inputs, and stages of the pipeline share layers"
+        yield config.problem(message, f"{at}.shared_parameters.range_calibration", "range_calibration: dynamic")
 
 
 def _groups(config: Any, groups: dict[str, Any], at: str, layers: tuple[LinearShape, ...]) -> Iterator[Problem]:
