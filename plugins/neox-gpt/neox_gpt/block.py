@@ -12,6 +12,7 @@ from neox_gpt.auxiliary import fault_of, names_of
 from neox_gpt.changes import LinearChange
 from neox_gpt.dropout import attended_site, drop, mlp_site
 from neox_gpt.faults import require_alike, shown
+from neox_gpt.half_built import remove_half_built
 from neox_gpt.joined import enter_both
 from neox_gpt.scope import PLAIN, Scope
 
@@ -168,6 +169,8 @@ def compile_layers(model: nn.Module, backend: str, *, on: bool = True) -> None:
     """
     from torch.compiler import config
 
+    if on:
+        remove_half_built()
     if on and _NUMBER not in config.dynamic_sources.split(","):
         config.dynamic_sources = ",".join(filter(None, (config.dynamic_sources, _NUMBER)))
     for module in model.modules():
