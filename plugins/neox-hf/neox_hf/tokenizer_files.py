@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 TOKENIZER, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 
+NONE_KNOWN: dict[str, Any] = {"eos_token_id": None, "bos_token_id": None}
+"""transformers has ids of its own for each family, at which a text would end."""
+
 
 def write_tokenizer(plan: RunPlan, written: Path, notes: list[str]) -> dict[str, Any]:
     """Write tokenizer.json and tokenizer_config.json; returns the special tokens for config.json. Raises OSError.
@@ -30,9 +33,9 @@ def write_tokenizer(plan: RunPlan, written: Path, notes: list[str]) -> dict[str,
         tokenizer: Any = build_tokenizer(plan)
     except NeoxError as error:
         notes.append(f"no tokenizer and no eos_token_id is written, since it cannot be loaded: {error.message}")
-        return {}
+        return NONE_KNOWN
     if tokenizer is None:
-        return {}
+        return NONE_KNOWN
     ids = {"eos_token_id": tokenizer.eod, "bos_token_id": tokenizer.eod}
     if not hasattr(tokenizer, "to_json"):
         notes.append(f"no {TOKENIZER} is written, since this tokenizer has no such form")

@@ -144,6 +144,7 @@ def test_a_round_trip_keeps_every_bit(imported: Imported, tmp_path: Path) -> Non
     assert all(torch.equal(first[name], second[name]) for name in first)
     loaded = type(theirs).from_pretrained(tmp_path / "exported")
     assert loaded.config.num_hidden_layers == 2
+    assert loaded.config.eos_token_id is None, "without a tokenizer no token ends a text, such as 2 of every llama"
 
 
 QUICKSTART = Path(__file__).parents[3] / "configs/quickstart.yml"
