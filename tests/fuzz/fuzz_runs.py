@@ -2,10 +2,12 @@
 
     python tests/fuzz/fuzz_runs.py FOLDER --seconds 600 --seed 1 [--compiled 0.05]
 
-Each round draws what of a model, its optimizer and precision differs from a small base, and a layout of one to four
-ranks. One rank of `plain` trains the config, then the ranks of the layout: losses and gradient norms have to be near
-each other. The second run is resumed at its half, and has to end on the same bits. What ends otherwise, or not within
-100 s, is printed with its config and exits 1; FOLDER keeps its runs. A round takes about 2 s, compiled half a minute.
+Each round draws what of a model, its data, optimizer and precision differs from a small base, and two layouts of one to
+four ranks. One rank of `plain` trains the config, then the ranks of the first layout: losses and gradient norms have to
+be near each other. That run is resumed at its half by both layouts: by its own it has to end on the same bits, by the
+other near them. A decoder is exported for transformers, where there is a family for it, which has to give its logits.
+What ends otherwise, or not within 100 s, is printed with its config and exits 1; FOLDER keeps its runs. A round takes
+about 3 s, compiled half a minute.
 """
 
 import argparse
@@ -19,15 +21,21 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
 
+from exports import exported
 from forks import forked
 from layouts import warm_up
+from neox_author.testing import build, load_only
 from neox_author.testing.ports import free_port
 from plan_answers import CPU
 from reads import import_all
@@ -49,7 +57,7 @@ BASE: Options = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 16, "max_position_embeddings": 16,
     "padded_vocab_size": 64, "hidden_dropout": 0.0, "attention_dropout": 0.0, "train_batch_size": BATCH,
     "train_micro_batch_size_per_gpu": 4, "train_iters": STEPS, "save_interval": HALF, "eval_interval": HALF,
-    "eval_iters": 1, "log_interval": 1, "optimizer": {"type": "Adam", "params": {"lr": 3e-3}},
+    "eval_iters": 1, "log_interval": 1, "data_path": "tokens", "optimizer": {"type": "Adam", "params": {"lr": 3e-3}},
 }  # fmt: skip
 GATED = ("geglu", "swiglu", "reglu", "bilinear", "tanh-geglu")
 OPTIMIZERS = (
@@ -61,6 +69,24 @@ TEXT = {"tokenizer_type": "CharLevelTokenizer", "padded_vocab_size": 512}
 CURRICULUM = {
     "enabled": True, "curriculum_type": "seqlen", "min_difficulty": 8, "max_difficulty": 16,
     "schedule_type": "fixed_linear", "schedule_config": {"total_curriculum_step": 4, "difficulty_step": 8},
+}  # fmt: skip
+
+
+ENCODER = {
+    "architecture": "bert", "objective": "masked-lm", "data_path": "sentences", "cls_token_id": 60, "sep_token_id": 61,
+    "mask_token_id": 62, "pad_token_id": 63,
+}  # fmt: skip
+RETRIEVER = ENCODER | {
+    "architecture": "retriever", "objective": "inverse-cloze", "query_length": 8, "ict_head_size": 8,
+    "use_one_sent_docs": True,
+}  # fmt: skip
+OF_A_DECODER = (
+    "tokenizer_type", "padded_vocab_size", "reset_position_ids", "reset_attention_mask", "eod_mask_loss",
+    "attention_config", "sliding_window_width", "curriculum_learning", "z_loss", "samples_per_pass",
+)  # fmt: skip
+SKIPPING = {
+    "min_value": 8, "max_value": 16, "schedule_type": "fixed_linear",
+    "schedule_config": {"require_steps": 4, "seq_per_step": 4},
 }  # fmt: skip
 
 
@@ -110,6 +136,15 @@ NUMBERS: list[tuple[float, list[Options]]] = [
     (0.1, each("curriculum_learning", CURRICULUM)),
     (0.1, each("callbacks", ["ema"], ["spike_guard"], ["ema", "spike_guard"])),
     (0.1, each("torch_autocast", {"enabled": True, "dtype": "bfloat16"})),
+    (0.1, each("z_loss", 1e-3)),
+    (0.1, each("samples_per_pass", 16)),
+    (0.1, [{"train_data_paths": ["tokens"], "valid_data_paths": ["more"]},
+           {"train_data_paths": ["tokens", "more"], "train_data_weights": [2, 1], "valid_data_paths": ["tokens"]}]),
+    (0.15, each("init_method", "small_init", "wang_init", "xavier_uniform", "orthogonal")),
+    (0.05, [{"data_efficiency": {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {
+        "enabled": True, "random_ltd_layer_id": [1], "random_ltd_schedule": SKIPPING}}}}]),
+    (0.1, [ENCODER, ENCODER | {"sentence_pairs": "order"}, ENCODER | {"sentence_pairs": "none"}]),
+    (0.1, [RETRIEVER, RETRIEVER | {"share_towers": True}]),
 ]  # fmt: skip
 STAGES = [{"zero_optimization": {"stage": stage, **more}} for stage in (1, 2, 3) for more in (
     {}, {"reduce_bucket_size": 1000}, {"overlap_comm": True}, {"contiguous_gradients": False},
@@ -151,6 +186,44 @@ def layout(draw: random.Random, compiled: float) -> Options:
         found |= draw.choice(STAGES)
     if draw.random() < compiled:
         found["compile"] = True
+    return found
+
+
+def settled(numbers: Options) -> Options:
+    """Without what is for a decoder alone or for one dataset, where this is not."""
+    left_out = OF_A_DECODER if "architecture" in numbers else ()
+    several = {"data_path": None, "split": None} if "train_data_paths" in numbers else {}
+    return {key: value for key, value in numbers.items() if key not in left_out} | several
+
+
+def layouts_of(draw: random.Random, numbers: Options, compiled: float) -> list[Options]:
+    """Two of the same batch. The loss of a retriever compares all samples of a micro-batch: there, it has four."""
+    found = [layout(draw, compiled), layout(draw, 0.0)]
+    for own in found if "query_length" in numbers else ():
+        copies = own["num_gpus"] // (own["model_parallel_size"] * own["pipe_parallel_size"])
+        if copies == 3:
+            own["num_gpus"], copies = own["num_gpus"] // 3, 1
+        own |= {"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 4 // copies}
+    found[1]["train_batch_size"] = found[0]["train_batch_size"]
+    return found
+
+
+def make_sentences(folder: Path) -> None:
+    """Documents of sentences, for encoders."""
+    entry, draw = load_only("neox-data-indexed").find("data backend", "mmap"), np.random.default_rng(1)
+    writer = entry.load()(build(entry)).create(folder / "sentences", 64)
+    for document in range(120):
+        sizes = draw.integers(2, 9, 1 + document % 6).tolist()
+        writer.add_document(draw.integers(0, 60, sum(sizes)).tolist(), sizes)
+    writer.close()
+
+
+def placed(config: Options, folder: Path) -> Options:
+    """With datasets by their place."""
+    found = dict(config)
+    for key in ("data_path", "train_data_paths", "valid_data_paths"):
+        if (names := found.get(key)) is not None:
+            found[key] = [str(folder / name) for name in names] if isinstance(names, list) else str(folder / names)
     return found
 
 
@@ -211,29 +284,51 @@ def far(one: dict[tuple[int, str], float], other: dict[tuple[int, str], float], 
 
 
 def tensors(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.glob("*.safetensors") if not path.name.endswith(".rng.safetensors"))
+    files = (path for path in folder.glob("*.safetensors") if ".rng." not in path.name)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def fault(alone: RunPlan, ranks: RunPlan, numbers: Options, home: Path) -> str:
-    """What is wrong with a config; "" where nothing is."""
+def apart(act: Callable[[], str], file: Path) -> str:
+    """What `act` says, in a process of its own: after its threads, the ranks would be forked beside them."""
+    code = os.waitstatus_to_exitcode(os.waitpid(forked(lambda: file.write_text(act())), 0)[1])
+    return file.read_text() if code == 0 else f"ended with {code} when it was exported"
+
+
+def at_half(saved: Path) -> None:
+    """Go back to the checkpoint at the half of a run."""
+    shutil.rmtree(saved / f"step-{STEPS:08d}")
+    (saved / "latest").unlink()
+    (saved / "metrics.jsonl").unlink()
+
+
+def fault(alone: RunPlan, ranks: RunPlan, other: RunPlan | None, numbers: Options, home: Path) -> str:
+    """What is wrong with a config; "" where nothing is. other: resumes in another layout; None: that is refused."""
     for plan, name in ((alone, "alone"), (ranks, "ranks")):
         if said := trained(plan, home / name):
             return f"{name} {said}"
     saved, found = home / "ranks", logged(home / "ranks")
     if said := far(logged(home / "alone"), found, numbers):
         return said
-    last = saved / f"step-{STEPS:08d}"
-    expected = tensors(last)
-    shutil.rmtree(last)
-    (saved / "latest").unlink()
-    (saved / "metrics.jsonl").unlink()
+    if "architecture" not in numbers and (
+        said := apart(partial(exported, ranks, saved, home / "exported"), home / "said")
+    ):
+        return said
+    expected = tensors(saved / f"step-{STEPS:08d}")
+    shutil.copytree(saved, home / "other")
+    at_half(saved)
     if said := trained(ranks, saved):
         return f"resumed {said}"
-    again = logged(saved)
-    if again != {place: value for place, value in found.items() if place[0] > HALF}:
+    second_half = {place: value for place, value in found.items() if place[0] > HALF}
+    if logged(saved) != second_half:
         return "resumed, it logs other numbers"
-    return "" if tensors(last) == expected else "resumed, it ends on other bits"
+    if tensors(saved / f"step-{STEPS:08d}") != expected:
+        return "resumed, it ends on other bits"
+    if other is None:
+        return ""
+    at_half(home / "other")
+    if said := trained(other, home / "other"):
+        return f"resumed in another layout, it {said}"
+    return far(second_half, logged(home / "other"), numbers) and "resumed in another layout, it logs other numbers"
 
 
 def planned(config: Options, file: Path, catalog: Catalog) -> RunPlan:
@@ -251,20 +346,23 @@ def main() -> NoReturn:
     folder: Path = args.folder.resolve()
     folder.mkdir(parents=True)
     make_data(folder)
+    make_sentences(folder)
     warm_up()
     read_versions_once()
     catalog, ended, began, number = load_plugins(), Counter[str](), time.monotonic(), 0
     while time.monotonic() - began < args.seconds:
         number += 1
         draw, home = random.Random(args.seed * 100_000 + number), folder / f"round-{number}"
-        numbers, own = drawn(draw, NUMBERS), layout(draw, args.compiled)
-        common = BASE | numbers | {"data_path": str(folder / "tokens"), "train_batch_size": own["train_batch_size"]}
+        numbers = settled(drawn(draw, NUMBERS))
+        own, other = layouts_of(draw, numbers, args.compiled)
+        common = placed(BASE | numbers, folder) | {"train_batch_size": own["train_batch_size"]}
+        said, plans, file = "", [], folder / "config.json"
         try:
-            plans = [
-                planned(common | more | {"save": str(home / name)}, folder / "config.json", catalog)
-                for name, more in (("alone", {}), ("ranks", own))
-            ]
-            said = fault(plans[0], plans[1], numbers, home)
+            for name, more in (("alone", {}), ("ranks", own)):
+                plans.append(planned(common | more | {"save": str(home / name)}, file, catalog))
+            with suppress(ProblemsError):
+                plans.append(planned(common | other | {"save": str(home / "other")}, file, catalog))
+            said = fault(plans[0], plans[1], plans[2] if len(plans) > 2 else None, numbers, home)
         except ProblemsError:
             ended["refused"] += 1
             continue
@@ -275,7 +373,7 @@ def main() -> NoReturn:
             said = traceback.format_exc()
         ended["wrong" if said else "right"] += 1
         if said:
-            sys.stdout.write(f"{home}: {said}\n  {json.dumps(numbers)}\n  {json.dumps(own)}\n")
+            sys.stdout.write(f"{home}: {said}\n  {json.dumps(numbers)}\n  {json.dumps(own)}\n  {json.dumps(other)}\n")
         else:
             shutil.rmtree(home)
         sys.stdout.flush()
