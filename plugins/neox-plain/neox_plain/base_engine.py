@@ -21,7 +21,7 @@ from neox_core.parallel.sample_keys import sample_keys
 from neox_core.parallel.tensor import cut_of
 from neox_core.untrusted import replaces, short
 from neox_plain.background.writer import Writer
-from neox_plain.clip import clip, counts_here
+from neox_plain.clip import clip, counts_here, drop, fill
 from neox_plain.criterion import Criterion
 from neox_plain.factors import factor_of, plain_options, require_matches, scale_gradients
 from neox_plain.first_nonfinite import first_of, looking
@@ -353,17 +353,14 @@ class BaseEngine(ABC):
         """With the gradients as the optimizer will use them: clip them, or drop them where they are not finite."""
         if not self._own:
             self._look()
-        for parameter in self._stepped.values():  # one without use: an average over ranks has it, and it has a state
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        fill(self._stepped.values())
         self._norm = norm = self._clip(self._clipping)
         finite = torch.isfinite(norm)
         self._finite = bool(finite) if self._looks else finite
         self._keep_norms(finite)
         if self._finite is False:
             self._discarded += 1
-            for parameter in self._scaled:
-                parameter.grad = None
+            drop(self._scaled)
 
     def _look(self, gradients: dict[str, Tensor] | None = None) -> None:
         """Measure this rank's own gradients, before any average; the host does not wait for the result."""

@@ -1,8 +1,8 @@
-"""The norm of a gradient whose parts are on several ranks, and clipping by it."""
+"""The gradient of a step, whose parts are on several ranks: its norm, and clipping by it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,19 @@ from neox_plain.spread import Spread, spread_of
 
 if TYPE_CHECKING:
     from neox_core.parallel.groups import Groups
+
+
+def fill(parameters: Iterable[Tensor]) -> None:
+    """Give what no loss depends on a gradient of zeros, as an average over ranks does: so it has a state to resume."""
+    for each in parameters:
+        if each.grad is None:
+            each.grad = torch.zeros_like(each)
+
+
+def drop(parameters: Iterable[Tensor]) -> None:
+    """Let go of gradients, so that an optimizer makes no update."""
+    for each in parameters:
+        each.grad = None
 
 
 def clip(
