@@ -282,7 +282,7 @@ BESIDE: dict[str, Sets] = {
     "tensorboard_dir": ("tensorboard.enabled=true",),
 }
 """What stands beside a key, instead of what its part has."""
-ENCODERS = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "sliding_window_width")
+ENCODERS = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss", "sliding_window_width", "use_bias_in_head")
 REFUSED_BY: dict[str, tuple[str, ...]] = {
     "engine plain": ("bf16.enabled", "fp16.enabled"),
     "architecture bert": ENCODERS,

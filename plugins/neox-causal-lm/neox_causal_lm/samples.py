@@ -178,12 +178,12 @@ def _open_named(plan: RunPlan, datasets: Datasets, split: Split, rounds: Sequenc
     for each, source in zip(named, sources, strict=True):
         if not len(source.sizes):
             raise DataError(f"{each.prefix}: has no documents", hint=f"remove it from {split}-data-paths")
-    if len(named) == 1:
-        return None, (_order(plan, named[0].prefix, sources[0], range(len(sources[0].sizes)), split, rounds),)
     if plan.data.sampler_alpha is None:
         weights = normalise([each.weight for each in named])
     else:
         weights = weights_by_documents([len(source.sizes) for source in sources], plan.data.sampler_alpha)
+    if len(named) == 1:
+        return None, (_order(plan, named[0].prefix, sources[0], range(len(sources[0].sizes)), split, rounds),)
     _require_memory(named[0].prefix, rounds[-1], 12 * rounds[-1])
     key = _key("blend", weights, rounds[-1])
     blend = Blend(*stored(_places(plan, named[0].prefix, key), key, lambda: _arrays(build_blend(weights, rounds[-1]))))
