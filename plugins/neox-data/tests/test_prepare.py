@@ -202,7 +202,7 @@ def test_a_run_that_is_stopped_leaves_nothing_that_looks_finished(large, tmp_pat
         time.sleep(0.01)
     running.send_signal(number)
     said = running.communicate(timeout=30)[1]
-    assert running.returncode == code
+    assert running.returncode == code, said
     told = f"interrupted: {out}: no dataset was finished; the same command starts over\n"
     assert said.endswith(told) == (number == signal.SIGINT)
     assert not {"out.bin", "out.idx", "vocab.json", "merges.txt", "prepared.json"} & {
