@@ -31,12 +31,12 @@ class Within(TensorParallel):
         return x
 
 
-def joins(plan: GPTPlan, shape: ModelShape, block: int, tensor: TensorParallel, *, parted: bool = False) -> bool:
+def joins(plan: GPTPlan, shape: ModelShape, block: int, tensor: TensorParallel, *, sharded: bool = False) -> bool:
     """Whether a block joins the sums of its sublayers: those of other plugins may give more than parts of a sum, and
-    dropout and norms after a sublayer look at the sum of each. parted: a rank has parts of the weights (ZeRO 3), which
-    DeepSpeed does not collect for a compiled product that is called without its bias.
+    dropout and norms after a sublayer look at the sum of each. sharded: each rank holds a shard of every weight
+    (ZeRO 3); DeepSpeed does not gather it for a compiled layer whose product is called without the bias.
     """
-    if parted and plan.compile:
+    if sharded and plan.compile:
         return False
     own = plan.mixer(block).target == SOFTMAX_ATTENTION.target and plan.feed_forward(block).target == REGULAR.target
     side_by_side = shape.parallel_residual and shape.norm_place == "before" and not shape.hidden_dropout

@@ -86,7 +86,7 @@ def load_parts(
     shape = evolve(shape, mixer_flops=mixer_flops, changes_draw=changes.draws)
     tensor = on_one_host(context.groups.tensor, context.device)
     spread_over = cache(partial(spread, context.groups))
-    joined = partial(joins, plan, shape, tensor=tensor, parted=context.host_first)
+    joined = partial(joins, plan, shape, tensor=tensor, sharded=context.host_first)
 
     def tensor_of(block: int) -> TensorParallel:
         return within(tensor) if joined(block) else tensor

@@ -32,14 +32,14 @@ PLAN = evolve(
 )
 
 
-def sums(monkeypatch: pytest.MonkeyPatch, *, parted: bool = False, **changes: Any) -> tuple[int, int]:
+def sums(monkeypatch: pytest.MonkeyPatch, *, sharded: bool = False, **changes: Any) -> tuple[int, int]:
     """(those of one tensor like the residual stream, those of two) of a rank of two, whose sums change nothing.
 
-    parted: of a plan at ZeRO 3, which asks for compiled layers; they are not compiled here.
+    sharded: the plan asks for ZeRO 3 and compiled layers; this test does not compile them.
     """
-    plan = evolve(PLAN, compile="auto" if parted else False, **changes)
+    plan = evolve(PLAN, compile="auto" if sharded else False, **changes)
     groups = Groups(None, None, 0, 1, TensorParallel(rank=0, size=2))
-    context = BuildContext(torch.device("cpu"), torch.float32, groups, 1, host_first=parted)
+    context = BuildContext(torch.device("cpu"), torch.float32, groups, 1, host_first=sharded)
     model = build_model(plan, 16, context)
     found: list[tuple[int, ...]] = []
     monkeypatch.setattr(dist, "all_reduce", lambda x, *_, **__: found.append(tuple(x.shape)))
@@ -56,6 +56,6 @@ def test_the_parallel_form_has_half_of_the_sums_of_the_serial_one(monkeypatch: p
     assert sums(monkeypatch, parallel_residual=True, shared_norm=True) == (2 * LAYERS + ENDS, 0)
 
 
-@pytest.mark.parametrize("changes", [{"hidden_dropout": 0.1}, {"norm_place": "both"}, {"parted": True}], ids=str)
+@pytest.mark.parametrize("changes", [{"hidden_dropout": 0.1}, {"norm_place": "both"}, {"sharded": True}], ids=str)
 def test_what_looks_at_each_sublayer_has_its_sum(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     assert sums(monkeypatch, parallel_residual=True, **changes) == (4 * LAYERS + ENDS, 0)
