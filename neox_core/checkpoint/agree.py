@@ -42,10 +42,8 @@ def agree_on_step(step: int, groups: Groups, device: torch.device) -> None:
     if len(set(named)) > 1:
         first = {each: named.index(each) for each in named}  # of many ranks, one for each step
         listed = ", ".join(f"rank {rank}: {'none' if each < 0 else each}" for each, rank in first.items())
-        raise CheckpointError(
-            f"ranks found checkpoints of different steps: {listed}",
-            hint="put `load` and `save` on a disk that all hosts share",
-        )
+        said = f"ranks found checkpoints of different steps: {listed}"
+        raise CheckpointError(said, hint="put `load` and `save` on a disk that all hosts share")
 
 
 def on_all_ranks(act: Callable[[], T], groups: Groups, device: torch.device) -> T:

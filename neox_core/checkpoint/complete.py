@@ -213,18 +213,14 @@ def _same_shapes(reader: CheckpointReader, kind: str, wanted: dict[str, tuple[in
         if stored.get(name, shape) != shape
     ]
     if problems:
-        raise CheckpointError(
-            f"{reader.folder}: made for another model: {_some(problems)}",
-            hint="the keys of the model must be those of the checkpoint's run.json",
-        )
+        said = f"{reader.folder}: made for another model: {_some(problems)}"
+        raise CheckpointError(said, hint="the keys of the model must be those of the checkpoint's run.json")
 
 
 def _refuse(reader: CheckpointReader, problems: list[str]) -> None:
     if problems:
-        raise CheckpointError(
-            f"{reader.folder}: not what this model and its optimizer need: {_some(problems)}",
-            hint="load another checkpoint, or set no-load-optim: true to take only the weights",
-        )
+        said = f"{reader.folder}: not what this model and its optimizer need: {_some(problems)}"
+        raise CheckpointError(said, hint="load another checkpoint, or set no-load-optim: true to take only the weights")
 
 
 def _some(problems: Iterable[str], most: int = 4) -> str:

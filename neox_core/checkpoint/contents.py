@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from neox_core.contracts.objective import SPLITS
 from neox_core.data.records import digest_of, prepared_hash_of, spread_hash_of, vocabulary_of
+from neox_core.plan.stored.state import stored_from_plain
 
 if TYPE_CHECKING:
+    from neox_core.checkpoint.read import CheckpointReader
     from neox_core.contracts import DataBackend
     from neox_core.plan.runfile import DataPlan
 
@@ -39,6 +41,19 @@ def other_contents(then: Contents, now: Contents, plan: DataPlan) -> list[str]:
         if after is not None and _differ(before, after)
     ]
     return [f"other contents than when the checkpoint was written: {', '.join(sorted(found))}"] if found else []
+
+
+def other_tokenizer(checkpoint: CheckpointReader, plan: DataPlan) -> str:
+    """What to say where the tokenizer of a run is known not to be that of the run that wrote a checkpoint; else "".
+
+    Raises CheckpointError for a checkpoint that is damaged.
+    """
+    stored = stored_from_plain(checkpoint.state(), checkpoint.folder, checkpoint.manifest.step)
+    then = stored.state.data_contents.get("tokenizer")
+    if plan.tokenizer is None or not then or then[0] == vocabulary_of(plan.tokenizer):
+        return ""
+    own = ", ".join(f"{name}: {value}" for name, value in plan.tokenizer.settings.items() if value is not None)
+    return f"{checkpoint.folder}: its run had another tokenizer than this {plan.tokenizer.name} ({own})"
 
 
 def _content(backend: DataBackend, prefix: str) -> str:

@@ -77,10 +77,8 @@ def _fill_optimizer(engine: Storage, reader: CheckpointReader) -> None:
                     held[state] = engine.new_state(shard, state, values.dtype)
                 held[state].narrow(0, shard.offset, shard.count).copy_(values)
             else:
-                raise CheckpointError(
-                    f"the optimizer's state {state!r} of {shard.name} cannot be cut into slices for ZeRO",
-                    hint="resume at ZeRO stage 0, or with no-load-optim",
-                )
+                said = f"the optimizer's state {state!r} of {shard.name} cannot be cut into slices for ZeRO"
+                raise CheckpointError(said, hint="resume at ZeRO stage 0, or with no-load-optim")
         for state, value in reader.manifest.values.get(shard.name, {}).items():
             _same_value(held, state, value, shard.name)
     plain = engine.optimizer.state_dict()

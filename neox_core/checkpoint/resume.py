@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from neox_core.checkpoint.agree import on_all_ranks
 from neox_core.checkpoint.complete import check_model, check_optimizer
+from neox_core.checkpoint.contents import other_tokenizer
 from neox_core.checkpoint.read import CheckpointReader
 from neox_core.checkpoint.restore import restore_optimizer, restore_own, restore_weights
 from neox_core.checkpoint.rng import write_rng
@@ -75,7 +76,8 @@ class Resume:
         self._on_all_ranks(lambda: check_model(engine, reader, self._plan.model, finetune=plan.finetune))
         restore_weights(engine, reader, masters=plan.load_masters)
         if plan.finetune:
-            return Resumed(TrainState(), self._schedule(self._plan.optim), folder, ())
+            said = other_tokenizer(reader, self._plan.data)
+            return Resumed(TrainState(), self._schedule(self._plan.optim), folder, (said,) if said else ())
         stored = stored_from_plain(reader.state(), folder, reader.manifest.step)
         state, notes = stored.state, self._changed_versions(stored.plugins)
         if not reader.manifest.sealed:
@@ -160,10 +162,8 @@ class Resume:
         except (KeyError, TypeError):
             raise CheckpointError(f"{reader.folder / RUN}: names no optimizer", hint=_ANOTHER) from None
         if name != now.name and plugin != now.plugin:
-            raise CheckpointError(
-                f"{reader.folder}: holds the state of {short(name)}, and this run's optimizer is {now.name}",
-                hint="set no-load-optim: true to start with new state",
-            )
+            said = f"{reader.folder}: holds the state of {short(name)}, and this run's optimizer is {now.name}"
+            raise CheckpointError(said, hint="set no-load-optim: true to start with new state")
 
     def _changed_versions(self, then: dict[str, str]) -> list[str]:
         now = self._plan.plugins

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,15 @@ def vocabulary_of(tokenizer: ComponentRef) -> str:
 
 
 def _settings_of(component: ComponentRef) -> str:
-    """The settings, with the hashes of files instead of their paths."""
-    files = {field: value for field, value in component.settings.items() if Path(str(value)).is_file()}
-    rest = {field: value for field, value in component.settings.items() if field not in files}
+    """The settings, with the hashes of files instead of their paths; of a folder, those of a tokenizer's files."""
+    files: dict[str, str] = {}
+    for field, value in component.settings.items():
+        with suppress(OSError, ValueError):  # for a pattern, which may be longer than a path
+            path = Path(str(value))
+            found = {field: path} if path.is_file() else {f"{field}/{each.name}": each for each in path.glob("*token*")}
+            files |= {name: str(each) for name, each in found.items() if each.is_file()}
+    named = {name.partition("/")[0] for name in files}
+    rest = {field: value for field, value in component.settings.items() if field not in named}
     return json.dumps(hashes_of(Path(), files), sort_keys=True) + json.dumps(rest, sort_keys=True)
 
 

@@ -56,10 +56,8 @@ def open_counted(plan: RunPlan, split: Split, *, rounds: Sequence[int] = ()) -> 
     """As `open_split`, where samples can be read by index. Raises DataError where they are only read in order."""
     samples = open_split(plan, split, rounds=rounds)
     if is_stream(samples):
-        raise DataError(
-            "text is read in order, and its samples are not counted before",
-            hint="prepare it with `neox data prepare`, and set data-path to the result",
-        )
+        said = "text is read in order, and its samples are not counted before"
+        raise DataError(said, hint="prepare it with `neox data prepare`, and set data-path to the result")
     return samples
 
 

@@ -11,6 +11,7 @@ from neox_core.errors import NeoxError, PluginError
 from neox_core.hooks.blame import cause_of
 from neox_core.hooks.install import how_to_install
 from neox_core.hooks.registry import Entry, PluginInfo, Registry, UnknownComponentError, normalise
+from neox_core.hooks.switches import VARIABLE, misspelt
 
 Status = Literal["ok", "broken", "disabled", "incompatible"]
 
@@ -71,7 +72,8 @@ class Catalog:
         return tuple(report for report in self.reports if report.status in ("broken", "incompatible"))
 
     def misnamed(self) -> Iterator[tuple[str, str]]:
-        """(message, hint) for each name that is switched off and that no installed plugin has."""
+        """(message, hint) for each name that is switched off and that no installed plugin has, and each `misspelt`."""
+        yield from ((f"{name} is set, which neox does not read", f"did you mean {VARIABLE}?") for name in misspelt())
         ids = [report.plugin.id for report in self.reports]
         for name, switch in sorted(self.off.items()):
             if name not in ids:
@@ -100,9 +102,8 @@ class Catalog:
             if not suspects:
                 raise
             lines = "; ".join(f"plugin {report.line}" for report in suspects)
-            raise UnknownComponentError(
-                f"{error.message}; not loaded, and may offer it: {lines}", hint=error.hint
-            ) from None
+            said = f"{error.message}; not loaded, and may offer it: {lines}"
+            raise UnknownComponentError(said, hint=error.hint) from None
 
     def require(self, ids: Iterable[str]) -> None:
         """Raises one PluginError that lists every plugin of `ids` that is missing or not ok, with its cause."""

@@ -51,17 +51,13 @@ def check_kinds(kinds: Iterable[Kind]) -> None:
     for kind in kinds:
         for mark in _marks(kind):
             if mark in taken:
-                raise PluginError(
-                    f"defines kind {kind.name!r}, whose {mark[0]} {mark[1]!r} is one of {taken[mark]}",
-                    hint="give the kind another one",
-                )
+                said = f"defines kind {kind.name!r}, whose {mark[0]} {mark[1]!r} is one of {taken[mark]}"
+                raise PluginError(said, hint="give the kind another one")
             taken[mark] = f"its kind {kind.name!r}"
         for name, what in _OF_THE_CORE.items():
             if getattr(kind, name):
-                raise PluginError(
-                    f"defines kind {kind.name!r} with {name}, and the {what} is one of the core's kinds only",
-                    hint=f"remove {name}",
-                )
+                said = f"defines kind {kind.name!r} with {name}, and the {what} is one of the core's kinds only"
+                raise PluginError(said, hint=f"remove {name}")
 
 
 def clashes(defined: Iterable[Defined]) -> dict[str, PluginError]:

@@ -52,10 +52,9 @@ class Entry:
     def require_planner(self) -> str:
         """The import path of the planner. Raises PluginError where the component has none and its kind needs one."""
         if self.component.planner is None:
-            raise PluginError(
-                f"{self.kind} {self.qualified} {self.plugin.version}: its Component names no planner",
-                hint=f"tell the author of {self.plugin.id}: docs/hooks.md has the contract of the kind",
-            )
+            said = f"{self.kind} {self.qualified} {self.plugin.version}: its Component names no planner"
+            hint = f"tell the author of {self.plugin.id}: docs/hooks.md has the contract of the kind"
+            raise PluginError(said, hint=hint)
         return self.component.planner
 
     def load(self) -> Any:
@@ -65,9 +64,8 @@ class Entry:
         except PluginError as error:
             missing = self.component.missing()
             hint = f"install what it needs: {', '.join(missing)}" if missing else "`neox plugins check` shows the cause"
-            raise PluginError(
-                f"{self.kind} {self.qualified} {self.plugin.version}: {error.message}", hint=hint
-            ) from error
+            said = f"{self.kind} {self.qualified} {self.plugin.version}: {error.message}"
+            raise PluginError(said, hint=hint) from error
 
 
 Offer = Entry | ConfigSection

@@ -1,6 +1,7 @@
 """Plugins that are switched off: by the environment, or by the current project."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import tomli
 from neox_core.errors import PluginError
 from neox_core.files import read_bytes
 from neox_core.hooks.registry import normalise
+from neox_core.untrusted import short
 
 VARIABLE = "NEOX_PLUGINS_DISABLE"
 MAX_BYTES = 4 << 20
@@ -24,32 +26,31 @@ def disabled_plugins(start: Path | None = None) -> dict[str, str]:
     off: dict[str, str] = {}
     for folder in (here, *here.parents):
         file = folder / "pyproject.toml"
-        table = _tool_neox(file) if file.is_file() else None
-        if table is not None:
-            off.update((normalise(name), str(file)) for name in _names(file, table))
+        names = _names(file) if file.is_file() else None
+        if names is not None:
+            off.update((normalise(name), str(file)) for name in names)
             break
     off.update((normalise(name), VARIABLE) for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
     return off
 
 
-def _tool_neox(file: Path) -> dict[str, Any] | None:
+def misspelt() -> list[str]:
+    """Variables of the environment with nearly the name of VARIABLE."""
+    names = (short(name) for name in os.environ if name.startswith("NEOX_") and name != VARIABLE)
+    return get_close_matches(VARIABLE, names, cutoff=0.59)
+
+
+def _names(file: Path) -> list[str] | None:
     try:
         text = read_bytes(file, MAX_BYTES).decode("utf-8")
-        if "neox" not in text:
-            return None
-        tool = tomli.loads(text).get("tool", {})
-    except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        raise PluginError(f"{file}: cannot read [tool.neox]: {error}") from error
-    table: dict[str, Any] | None = tool.get("neox")
-    return table
-
-
-def _names(file: Path, table: dict[str, Any]) -> list[str]:
-    if unknown := sorted(set(table) - {"disable"}):
-        raise PluginError(
-            f"{file}: [tool.neox] has no setting {unknown[0]!r}", hint="use its only setting, disable = [...]"
-        )
-    names = table.get("disable", [])
+        tool: Any = tomli.loads(text).get("tool") if "neox" in text else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise PluginError(f"{file}: cannot read [tool.neox]: {short(error)}") from error
+    table: Any = tool.get("neox") if isinstance(tool, dict) else None
+    if table is None:
+        return None
+    names = table.get("disable", []) if isinstance(table, dict) and set(table) <= {"disable"} else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PluginError(f"{file}: [tool.neox] disable = {names!r} is not a list of plugin names")
+        hint = 'its only setting is a list of names, disable = ["neox-a"]'
+        raise PluginError(f"{file}: [tool.neox] is {short(repr(table))}", hint=hint)
     return names

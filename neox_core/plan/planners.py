@@ -49,8 +49,7 @@ def planner_of(entry: Entry) -> Any:
     planner = load_path(path)
     names = (name for name in (*contract.__annotations__, *vars(contract)) if not name.startswith("_"))
     if lacks := [name for name in names if not hasattr(planner, name)]:
-        raise PluginError(
-            f"{entry.kind} {entry.qualified} {entry.plugin.version}: its planner {path} has no {', '.join(lacks)}",
-            hint=f"tell the author of {entry.plugin.id}: docs/hooks.md has the contract {contract.__name__}",
-        )
+        said = f"{entry.kind} {entry.qualified} {entry.plugin.version}: its planner {path} has no {', '.join(lacks)}"
+        hint = f"tell the author of {entry.plugin.id}: docs/hooks.md has the contract {contract.__name__}"
+        raise PluginError(said, hint=hint)
     return planner

@@ -88,10 +88,8 @@ def write_runfile(plan: RunPlan, path: Path) -> None:
         with replacing(path) as new:
             new.write_text(to_json(plan), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            hint="make room, or set `save` or --run-dir to a folder that can be written",
-        ) from error
+        said = f"{path}: cannot be written: {error.strerror or error}"
+        raise ConfigError(said, hint="make room, or set `save` or --run-dir to a folder that can be written") from error
 
 
 def read_runfile(path: Path, sha256: str | None) -> RunPlan:
@@ -107,10 +105,8 @@ def read_runfile(path: Path, sha256: str | None) -> RunPlan:
         return stored_plan(path)
     data = read_file(path, ConfigError)
     if sha256_of(data) != sha256:
-        raise ConfigError(
-            f"{path}: is not the run file that this process was started with",
-            hint="it was changed since; start the run again with `neox train`",
-        )
+        said = f"{path}: is not the run file that this process was started with"
+        raise ConfigError(said, hint="it was changed since; start the run again with `neox train`")
     raw = parse_object(data, path, ConfigError)
     return plan_of(raw, path, ConfigError, planner=_planner_in(raw))
 

@@ -113,10 +113,8 @@ def _require_optimizer(reference: ComponentRef, optimizer: Any) -> None:
         raise reference.fault(f"makes a {type(optimizer).__name__}, not a torch.optim.Optimizer")
     rates = [group.get("lr") for group in optimizer.param_groups]
     if not all(isinstance(rate, float | int | Tensor) for rate in rates):
-        raise PluginError(
-            f"{reference.owner}: `lr` in its groups is {rates[0]!r}, not a number",
-            hint="it is called as target(params, settings)",
-        )
+        said = f"{reference.owner}: `lr` in its groups is {rates[0]!r}, not a number"
+        raise PluginError(said, hint="it is called as target(params, settings)")
 
 
 def _require_modes(plan: OptimPlan, optimizer: Any) -> None:

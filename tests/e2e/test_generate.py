@@ -263,3 +263,30 @@ def test_no_command_runs_what_a_checkpoint_names(trained: tuple[Path, str], tmp_
     assert "at step 60" in done["train"].stdout
     assert not [each.stderr for each in done.values() if "Traceback" in each.stderr]
     assert not [path for name in ("imported", "called") for path in (*folder.rglob(name), *tmp_path.rglob(name))]
+
+
+def test_a_vocabulary_that_was_trained_again_is_told(trained: tuple[Path, str], tmp_path: Path) -> None:
+    """Its ids are those of other tokens: nothing uses the old weights, or the old dataset, with it unseen."""
+    folder = tmp_path / "again"
+    shutil.copytree(trained[0], folder)
+    file = folder / "data" / "vocab.json"
+    ids = json.loads(file.read_text())
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    file.write_text(json.dumps(ids))
+    said = "its run had another tokenizer than this GPT2BPETokenizer (merge_file: data/merges.txt, vocab_file: data/"
+
+    done = neox(folder, "generate", "--load", "save", "--prompt", "one", "--max-new-tokens", "2")
+    assert done.returncode == 5
+    assert f"error: save/step-00000060: {said}vocab.json)\n  put back the files" in done.stderr
+
+    done = neox(folder, "checkpoint", "export-hf", "save", "--out", "hf")
+    assert done.returncode == 0
+    assert said in done.stdout + done.stderr
+    assert not (folder / "hf" / "tokenizer.json").exists()
+
+    checked = neox(folder, "config", "check", "config.yml")
+    assert "warning: data-path: data/data was prepared with another tokenizer than GPT2BPETokenizer" in checked.stderr
+    (folder / "more.yml").write_text("train-iters: 1\nload: save\nfinetune: true\nsave: tuned\nsample-prompt: null\n")
+    tuned = neox(folder, "train", "config.yml", "more.yml", "--last-wins")
+    assert tuned.returncode == 0, tuned.stderr
+    assert said in tuned.stdout + tuned.stderr

@@ -167,16 +167,14 @@ def refuse_foreign(folder: Path) -> None:
     steps = [path for path in folder.glob("global_step*") if _NEOX_STEP.fullmatch(path.name)] if folder.is_dir() else []
     files = any(next(each.glob(files), None) for each in (folder, *steps) for files in _NEOX_FILES)
     if files or _NEOX_STEP.fullmatch((_latest(folder) or "").strip()):
+        hint = f"run `neox checkpoint import-neox {folder} --out NEW`, then train NEW/config.yml with load: NEW"
         raise CheckpointError(
-            f"{folder}: holds checkpoints of GPT-NeoX, which a run cannot load as they are",
-            hint=f"run `neox checkpoint import-neox {folder} --out NEW`, then train NEW/config.yml with load: NEW",
+            f"{folder}: holds checkpoints of GPT-NeoX, which a run cannot load as they are", hint=hint
         )
     weights = ("*.safetensors", "pytorch_model*.bin")
     if (folder / "config.json").is_file() and any(next(folder.glob(files), None) for files in weights):
-        raise CheckpointError(
-            f"{folder}: holds a checkpoint of transformers",
-            hint=f"run `neox checkpoint import-hf {folder} --out NEW` and load NEW with finetune: true",
-        )
+        hint = f"run `neox checkpoint import-hf {folder} --out NEW` and load NEW with finetune: true"
+        raise CheckpointError(f"{folder}: holds a checkpoint of transformers", hint=hint)
 
 
 def _latest(folder: Path) -> str | None:

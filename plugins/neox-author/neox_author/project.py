@@ -14,6 +14,7 @@ from neox_core.errors import PluginError, UsageError
 from neox_core.files import read_bytes
 from neox_core.hooks.component import GROUP
 from neox_core.hooks.registry import normalise
+from neox_core.untrusted import short
 
 MAX_BYTES = 4 << 20
 _LINE = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -36,8 +37,8 @@ def read_project(folder: Path) -> Project:
         table = tomli.loads(read_bytes(file, MAX_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{folder} has no pyproject.toml", hint="give the folder of a plugin, or its name") from None
-    except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
-        raise PluginError(f"{file}: cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise PluginError(f"{file}: cannot be read: {short(error)}") from None
     project = _table(file, table, "project")
     points = _table(file, _table(file, project, "entry-points"), GROUP)
     lines = [f"{key} = {value}" for key, value in _texts(file, points.items())]

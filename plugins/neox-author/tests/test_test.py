@@ -150,6 +150,7 @@ def test_a_listing_that_fails_is_named(tried: Path, listing: str, said: str) -> 
     [
         (None, "has no pyproject.toml", 2),
         ("[project", "cannot be read", 3),
+        (f"project = {'[' * 5000}{']' * 5000}", "cannot be read", 3),
         ("[project]\nname = 'x'", "no table 'entry-points', so this is not the folder of a plugin", 3),
         ("[project]\nname = 'x'\n[project.entry-points]\na.b = 'c'", "no table 'neox.plugins'", 3),
         (PYPROJECT.replace("neox-tried", "../x"), "has no name of a distribution: '../x'", 3),

@@ -1,6 +1,8 @@
 """What this distribution offers."""
 
-from neox_core.api import Component, hookimpl
+from typing import Any
+
+from neox_core.api import Component, Problem, hookimpl
 
 
 @hookimpl
@@ -33,3 +35,10 @@ def neox_data_backends() -> list[Component]:
             chooses=True,
         ),
     ]
+
+
+@hookimpl
+def neox_check_plan(config: Any, plan: Any) -> list[Problem]:
+    from neox_data_indexed.prepared import other_vocabularies  # listing plugins needs none of it
+
+    return list(other_vocabularies(config, plan.data))

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from neox_gpt.saved import saved_run
     from neox_gpt.scope import PLAIN, Scope
     from neox_gpt.teacher import Teacher, stored_layers, teacher_in, unlike
+    from neox_gpt.tokenizer import tokenizer_of
 
 _HEAVY = {
     "Attention": "attention.attention",
@@ -102,6 +103,7 @@ _HEAVY = {
     "stored_layers": "teacher",
     "teacher_in": "teacher",
     "tile_lists": "attention.flex",
+    "tokenizer_of": "tokenizer",
     "unlike": "teacher",
     "weight_type": "config.assemble",
 }
@@ -173,6 +175,7 @@ __all__ = [
     "stored_layers",
     "teacher_in",
     "tile_lists",
+    "tokenizer_of",
     "unlike",
     "weight_type",
 ]

@@ -10,11 +10,12 @@ from attrs import frozen
 
 from neox_core.checkpoint.checkpointer import find_checkpoint
 from neox_core.checkpoint.read import read_weights
-from neox_core.data.batches import Reader, build_batches, build_tokenizer
+from neox_core.data.batches import Reader, build_batches
 from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import CheckpointError
 from neox_core.parallel.context import BuildContext
 from neox_core.parallel.groups import Groups
+from neox_gpt.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
@@ -48,7 +49,7 @@ def load_run(plan: RunPlan, checkpoint: Path | None = None, device: str = "cpu")
     """The model of a plan with the weights of a checkpoint. Imports torch; it starts no ranks.
 
     checkpoint: a `save` folder, or one checkpoint in it; None: the plan's `save`, else its `load`.
-    Raises CheckpointError where there is none, or it is damaged or of another model.
+    Raises CheckpointError where there is none, or it is damaged, of another model or of another tokenizer.
     """
     folder = checkpoint or next((Path(each) for each in (plan.checkpoint.save, plan.checkpoint.load) if each), None)
     found = None if folder is None else find_checkpoint(folder)
@@ -56,7 +57,7 @@ def load_run(plan: RunPlan, checkpoint: Path | None = None, device: str = "cpu")
         raise CheckpointError(
             f"{folder or 'the config'}: no checkpoint here", hint="train the model first, or name a checkpoint's folder"
         )
-    tokenizer = build_tokenizer(plan)
+    tokenizer = tokenizer_of(plan, found)
     vocab_size = padded_vocab(plan.model, tokenizer.vocab_size if tokenizer else None)
     context = BuildContext(torch.device(device), torch.float32, Groups(None, None, 0, 1), plan.train.seed)
     eod = tokenizer.eod if tokenizer else None

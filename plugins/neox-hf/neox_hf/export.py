@@ -59,7 +59,7 @@ def export_hf(
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
         with replacing(out, written):
-            config.update(write_tokenizer(plan, written, notes))
+            config.update(write_tokenizer(plan, checkpoint, written, notes))
             write_published(written, config, _their_weights(reader, family, model), file_bytes)
             for name, text in getattr(family, "files", dict)().items():
                 (written / name).write_text(text, encoding="utf-8")

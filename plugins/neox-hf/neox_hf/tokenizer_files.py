@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neox_gpt.api import gpt_plan_in
+from neox_gpt.api import gpt_plan_in, tokenizer_of
 
-from neox_core.data.batches import build_tokenizer
 from neox_core.errors import CheckpointError, NeoxError
 from neox_core.untrusted import read_object
 from neox_hf.common import special_token
@@ -23,14 +22,14 @@ NONE_KNOWN: dict[str, Any] = {"eos_token_id": None, "bos_token_id": None}
 """transformers has ids of its own for each family, at which a text would end."""
 
 
-def write_tokenizer(plan: RunPlan, written: Path, notes: list[str]) -> dict[str, Any]:
+def write_tokenizer(plan: RunPlan, checkpoint: Path, written: Path, notes: list[str]) -> dict[str, Any]:
     """Write tokenizer.json and tokenizer_config.json; returns the special tokens for config.json. Raises OSError.
 
     If the tokenizer came with a tokenizer_config.json, that file is kept: it has more than ours, such as a token that
     begins a text. What cannot be written is a line of `notes`.
     """
     try:
-        tokenizer: Any = build_tokenizer(plan)
+        tokenizer: Any = tokenizer_of(plan, checkpoint)
     except NeoxError as error:
         notes.append(f"no tokenizer and no eos_token_id is written, since it cannot be loaded: {error.message}")
         return NONE_KNOWN

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 from neox_core.errors import ConfigError
+from neox_core.untrusted import short
 
 METADATA = frozenset(
     {
@@ -77,7 +78,8 @@ class _Read(Mapping[str, Any]):
 
 
 def understood(keys: Keys) -> Keys:
-    """Has a family's `keys` raise ConfigError for a key of config.json that it does not read, unless it is null.
+    """Has a family's `keys` raise ConfigError for a key of config.json that it does not read, unless it is null, and
+    for a value that it cannot compute with.
 
     A family that derives from another one and has `keys` of its own checks these itself.
     """
@@ -87,7 +89,11 @@ def understood(keys: Keys) -> Keys:
         if type(family).keys is not read:
             return keys(family, config)
         told = _Read(config)
-        found = keys(family, told)
+        try:
+            found = keys(family, told)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of hostile values
+            said = f"config.json: a value has another type or range than in a model of this family: {short(error)}"
+            raise ConfigError(said, hint="see whether the file is whole; `neox --debug` shows more") from error
         for key, value in config.items():
             neutral = key in NEUTRAL and value == NEUTRAL[key]
             if key not in told.read | METADATA and value is not None and not neutral:

@@ -1,6 +1,7 @@
 """Families of today's shapes: the numbers of transformers' own models, and the same bits after a round trip."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_a_key_that_a_family_does_not_know_is_refused(name: str) -> None:
     family_of(theirs).keys(written)
     with pytest.raises(ConfigError, match="residual_gate is not understood"):
         family_of(theirs).keys({**written, "residual_gate": 2})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_value_of_another_type_is_refused(name: str) -> None:
+    """Whatever the value is computed with: either the keys are found, or one error says what is wrong."""
+    theirs = ALL[name]()
+    written = json.loads(theirs.config.to_json_string(use_diff=False))
+    for key in written:
+        for value in ("/dev/zero", 0, -1, 1e400, [], {}, [{}], True, None):
+            with suppress(ConfigError):
+                family_of(theirs).keys({**written, key: value})
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -29,7 +29,10 @@ class LibraryTokenizer:
             raise DataError(f"{source}: has no {end}, which ends a document", hint=f"add {end} to the vocabulary")
         self._tokenizer = tokenizer
         self.eod: int = eod
-        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        ids = tokenizer.get_vocab(with_added_tokens=True).values()
+        if len({*ids}) < len(ids):
+            raise DataError(f"{source}: several tokens have one id", hint="train a vocabulary, or get the file again")
+        self.vocab_size = max(ids) + 1
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text).ids

@@ -218,6 +218,16 @@ def test_every_id_is_below_the_size_where_ids_have_gaps(tmp_path):
     assert (tokenizer.vocab_size, tokenizer.eod) == (1000, 999)
 
 
+def test_two_tokens_of_one_id_are_refused(tmp_path):
+    """Neither its text nor its tokenizer.json would come back."""
+    train(tmp_path)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    vocabulary["\u00ff"] = vocabulary["a"]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(DataError, match=r"vocab\.json: several tokens have one id"):
+        make(vocab_file=str(tmp_path / "vocab.json"), merge_file=str(tmp_path / "merges.txt"))
+
+
 def test_any_tokenizer_json_is_read(gpt2_files, reference):
     tokenizer = make("HFTokenizer", vocab_file=str(gpt2_files["tokenizer.json"]))
     assert tokenizer.encode_batch(HARD) == [reference.encode(text).ids for text in HARD]

@@ -237,8 +237,8 @@ def test_a_plugin_that_is_switched_off(good: Any, switch: str, install: Any) -> 
     ("text", "said"),
     [
         ("[tool.neox\n", "cannot read [tool.neox]"),
-        ('[tool.neox]\ndisable = "neox-good"\n', "not a list of plugin names"),
-        ('[tool.neox]\ndisabled = ["neox-good"]\n', "no setting 'disabled'"),
+        ('[tool.neox]\ndisable = "neox-good"\n', "[tool.neox] is {'disable': 'neox-good'}"),
+        ('[tool.neox]\ndisabled = ["neox-good"]\n', "its only setting is a list of names"),
     ],
 )
 def test_a_pyproject_that_cannot_be_read(good: Any, text: str, said: str) -> None:
@@ -349,8 +349,9 @@ def test_a_terminal_gets_a_table(good: Any, install: Any) -> None:
 
 def test_a_name_that_is_switched_off_and_not_there_is_told(site: Any, install: Any) -> None:
     install(site, "neox-good", "Good")
-    env = {"NEOX_PLUGINS_DISABLE": "neox-godo"}
+    env = {"NEOX_PLUGINS_DISABLE": "neox-godo", "NEOX_DISABLE_PLUGINS": "neox-good"}
     said = "NEOX_PLUGINS_DISABLE switches off neox-godo, which is not installed"
     (listed, checked) = site.neox_each(["plugins", "list"], ["plugins", "check"], env=env)
     assert f"warning: {said}; did you mean 'neox-good'?" in listed["stderr"]
     assert f"note: {said}\n  did you mean 'neox-good'?" in checked["stdout"]
+    assert "warning: NEOX_DISABLE_PLUGINS is set, which neox does not read; did you mean" in listed["stderr"]

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from neox_core.hooks.switches import VARIABLE, disabled_plugins
+from neox_core.errors import PluginError
+from neox_core.hooks.switches import VARIABLE, disabled_plugins, misspelt
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +31,40 @@ def test_the_environment_adds_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "neox-b": VARIABLE,
         "neox-c": VARIABLE,
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool]\nneox = 3",
+        '[tool]\nneox = "disable"',
+        "[[tool.neox]]\ndisable = []",
+        "[tool.neox]\ndisable = {neox-a = true}",
+        "[tool.neox]\ndisable = [1]",
+        "[tool.neox]\noff = ['neox-a']",
+        f"[tool.neox]\ndisable = {'[' * 5000}{']' * 5000}",
+        f"[tool.neox]\ndisable = {'9' * 5000}",
+        f"[tool.neox]\n{'a' * 100_000} = 1",
+    ],
+)
+def test_a_pyproject_of_another_form_is_one_short_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"{text}\n")
+    with pytest.raises(PluginError, match=r"\[tool\.neox\]") as caught:
+        disabled_plugins(tmp_path)
+    assert len(caught.value.message) < 800
+
+
+def test_tool_may_be_something_else(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('tool = "of neox"\n')
+    assert disabled_plugins(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["NEOX_PLUGIN_DISABLE", "NEOX_PLUGINS_DISABLED", "NEOX_DISABLE_PLUGINS", "NEOX_DISABLE", "NEOX_PLUGINS_OFF"]
+)
+def test_a_variable_of_nearly_the_name_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("NEOX_API_KEY", "NEOX_RUN_TOKEN", "NEOX_STORE_PLACE", VARIABLE):
+        monkeypatch.setenv(other, "neox-a")
+    assert misspelt() == []
+    monkeypatch.setenv(name, "neox-a")
+    assert misspelt() == [name]

@@ -9,6 +9,7 @@ from attrs import evolve
 from neox_author.testing.plans import example_plan
 
 from neox_core.checkpoint.contents import BLOCKS, contents_of, other_contents
+from neox_core.data.records import vocabulary_of
 from neox_core.errors import CheckpointError, DataError
 from neox_core.parallel.groups import Groups
 from neox_core.plan.runfile import ComponentRef, DataSource
@@ -196,6 +197,23 @@ def test_what_is_noticed_of_files_of_one_length(tmp_path):
     assert len(other_contents(whole, other, plan)) == 1
     assert len(other_contents(prepared, anew, plan)) == 1
     assert other_contents(prepared, whole, plan) == other_contents(whole, prepared, plan) == []
+
+
+def test_a_vocabulary_is_known_by_its_files(tmp_path):
+    """Also those of a folder, and a pattern that no path could be as long as is only a value."""
+
+    def known(**settings):
+        return vocabulary_of(ComponentRef("tokenizer", "T", "t", "0", "t:T", None, settings))
+
+    for name, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(text)
+        (tmp_path / name / "model.safetensors").write_text(name)
+    for inside in ("", "tokenizer.json"):
+        a, b, c = (known(vocab_file=str(tmp_path / name / inside)) for name in "abc")
+        assert a == b != c
+    assert known(pattern="x" * 400) != known(pattern="x" * 401)
+    assert known(pattern="\0") != known(pattern="")
 
 
 def test_a_split_without_documents_is_said_before_the_first_step(plan):

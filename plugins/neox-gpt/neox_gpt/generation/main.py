@@ -14,7 +14,6 @@ import torch
 from attrs import field, frozen
 
 from neox_core.checkpoint.read import read_weights
-from neox_core.data.batches import build_tokenizer
 from neox_core.data.tokenizer import padded_vocab
 from neox_core.errors import UsageError, run_main
 from neox_core.parallel.context import BuildContext
@@ -26,6 +25,7 @@ from neox_gpt.config.plan import gpt_plan_in
 from neox_gpt.generation.generate import Continuation, continuations, prompt_ids, stream
 from neox_gpt.generation.prompts import LONGEST, Prompt, read_prompts
 from neox_gpt.generation.sampling import Sampling
+from neox_gpt.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from neox_core.contracts import Tokenizer
@@ -51,9 +51,9 @@ def load_model(checkpoint: Path, plan: RunPlan, device: torch.device) -> tuple[G
     """The model in a checkpoint that a run of `plan` wrote, and its tokenizer.
 
     On a CPU its weights are fp32, which holds those of any training type exactly. Raises CheckpointError when the
-    checkpoint is damaged or of another model, UsageError when its run had no tokenizer.
+    checkpoint is damaged, of another model or of another tokenizer, UsageError when its run had no tokenizer.
     """
-    tokenizer = build_tokenizer(plan)
+    tokenizer = tokenizer_of(plan, checkpoint)
     if tokenizer is None:
         raise UsageError(f"{checkpoint}: its run had no tokenizer, so there is none to read a prompt with")
     context = BuildContext(device, _dtype(plan.precision, device), Groups(None, None, 0, 1), plan.train.seed)
