@@ -1,6 +1,8 @@
 """Offers the decoder of GPT-NeoX and its relatives."""
 
-from neox_core.api import Component, ConfigSection, Kind, hookimpl
+from typing import Any
+
+from neox_core.api import Component, ConfigSection, Kind, Problem, hookimpl
 from neox_gpt.config.kinds import KINDS
 from neox_gpt.ops import OPS
 
@@ -32,6 +34,13 @@ def neox_architectures() -> list[Component]:
             ),
         )
     ]
+
+
+@hookimpl
+def neox_check_plan(config: Any, plan: Any) -> list[Problem]:
+    from neox_gpt.config.ends import without_ends  # listing plugins needs none of it
+
+    return list(without_ends(config, plan))
 
 
 @hookimpl
