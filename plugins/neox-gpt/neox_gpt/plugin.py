@@ -39,8 +39,9 @@ def neox_architectures() -> list[Component]:
 @hookimpl
 def neox_check_plan(config: Any, plan: Any) -> list[Problem]:
     from neox_gpt.config.ends import without_ends  # listing plugins needs none of it
+    from neox_gpt.config.kernels import compiled_code
 
-    return list(without_ends(config, plan))
+    return [*without_ends(config, plan), *compiled_code(plan)]
 
 
 @hookimpl

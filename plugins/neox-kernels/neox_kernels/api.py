@@ -6,7 +6,7 @@ Importing it is quick: what measures kernels is imported when it is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from neox_kernels.compile_c import native, native_for
+from neox_kernels.compile_c import native, native_for, without_compiler
 from neox_kernels.contracts import Kernel, KernelUser
 
 if TYPE_CHECKING:
@@ -53,5 +53,6 @@ __all__ = [
     "traffic_of",
     "use_kernels",
     "width_of",
+    "without_compiler",
     "write_table",
 ]

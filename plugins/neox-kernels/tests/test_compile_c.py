@@ -2,13 +2,14 @@
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from neox_kernels.compile_c import native
+from neox_kernels.compile_c import _tell, native
 
 TWICE = 'extern "C" int twice(int number) { return 2 * number; }'
 
@@ -17,6 +18,7 @@ TWICE = 'extern "C" int twice(int number) { return 2 * number; }'
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     native.cache_clear()
+    _tell.cache_clear()
     return tmp_path
 
 
@@ -33,6 +35,20 @@ def test_compiled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert again is not None
     assert again.twice(ctypes.c_int(4)) == 8
     assert list((folder / "cache/neox").iterdir()) == [built]
+
+
+@pytest.mark.parametrize("left", [0, 4096, 9000])
+def test_compiled_again_when_a_file_has_lost_its_end(folder: Path, left: int) -> None:
+    """As with the power, or on a full disk. In a process of its own, which loading such a file may kill."""
+    source = folder / "twice.cpp"
+    source.write_text(TWICE)
+    code = f"import pathlib, neox_kernels.compile_c as c; print(c.native(pathlib.Path({str(source)!r})).twice(4))"
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (0, b"8\n"), done.stderr
+        (built,) = (folder / "cache/neox").iterdir()
+        assert built.stat().st_size > left
+        os.truncate(built, left)
 
 
 def test_compiled_again_when_what_it_includes_is_another(folder: Path) -> None:
@@ -64,17 +80,31 @@ def test_of_processes_that_come_at_once_one_compiles(folder: Path) -> None:
     assert (folder / "runs").read_text() == "run\n"
 
 
-def test_none_where_it_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_where_it_cannot_be_and_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = folder / "broken.cpp"
     source.write_text("no C")
     assert native(source) is None
     assert list((folder / "cache/neox").iterdir()) == []
+    assert re.search(
+        r"^note: \S+ cannot compile broken\.cpp: .*error.*some steps take longer$", capsys.readouterr().err
+    )
     source = folder / "twice.cpp"
     source.write_text(TWICE)
-    monkeypatch.setenv("PATH", str(folder))
-    assert native(source) is None
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(folder))
+        for file in (source, folder / "broken.cpp"):
+            native.cache_clear()
+            assert native(file) is None
+        assert capsys.readouterr().err.count("note: there is no C++ compiler (c++, g++, clang++);") == 1
+        _tell.cache_clear()
+        patched.setenv("RANK", "1")
+        native.cache_clear()
+        assert native(source) is None
+        assert capsys.readouterr().err == ""
     native.cache_clear()
-    monkeypatch.undo()
     (folder / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "file"))
     assert native(source) is None
+    assert "note: twice.cpp cannot be compiled: " in capsys.readouterr().err

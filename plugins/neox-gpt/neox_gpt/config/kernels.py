@@ -13,7 +13,7 @@ from neox_core.hooks.install import how_to_get, how_to_install, packages_of
 from neox_core.hooks.registry import Entry, Registry
 from neox_core.plan.component import offered
 from neox_core.plan.planners import sharding
-from neox_core.plan.runfile import KernelPlan
+from neox_core.plan.runfile import KernelPlan, RunPlan
 from neox_gpt.config.mixers import has_softmax_attention
 from neox_gpt.config.sections.attention import AttentionSection
 from neox_gpt.config.sections.fusion import SWITCHES, FusionSection
@@ -22,6 +22,14 @@ from neox_gpt.ops import BLOCK_SPARSE, COMPILED, OPS, SOFTMAXES
 
 AUTO, FUSED, REFERENCE = "auto", "fused", "reference"
 NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
+
+
+def compiled_code(plan: RunPlan) -> Iterator[Problem]:
+    """A note for a run on CPUs where this host has no compiler for the loss and attention."""
+    from neox_kernels.api import without_compiler  # on the path of a run alone
+
+    if plan.cluster.device == "cpu" and (said := without_compiler()):
+        yield Problem(said, severity="note")
 
 
 def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:

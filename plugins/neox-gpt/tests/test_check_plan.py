@@ -1,4 +1,4 @@
-"""Keys that look for the end of a document, and datasets that have none."""
+"""What is told of a plan before its run: keys that look for ends no document has, and that there is no compiler."""
 
 import json
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ def written(prefix: Path, documents: Sequence[Sequence[int]]) -> str:
     return str(prefix)
 
 
-def told(folder: Path, **keys: object) -> list[Problem]:
+def told(folder: Path, about: str = "does nothing with", **keys: object) -> list[Problem]:
     (folder / "c.json").write_text(json.dumps(BASE | {key.replace("_", "-"): value for key, value in keys.items()}))
     found = prepare_run([folder / "c.json"], catalog=load_plugins(), start=False, checked=True).notes
-    return [each for each in found if "does nothing with" in each.message]
+    return [each for each in found if about in each.message]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -70,3 +70,11 @@ def test_what_cannot_be_read_is_left_to_the_ranks(tmp_path: Path) -> None:
     assert told(tmp_path, data_path=broken, eod_mask_loss=True) == []
     (tmp_path / "text.txt").write_text("one\ntwo")
     assert told(tmp_path, data_path=str(tmp_path / "text.txt"), data_impl="text", eod_mask_loss=True) == []
+
+
+def test_that_there_is_no_compiler_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = written(tmp_path / "tokens", [[5, EOD]] * 30)
+    assert told(tmp_path, "compiler", data_path=prefix) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (note,) = told(tmp_path, "compiler", data_path=prefix)
+    assert (note.severity, note.message[:43]) == ("note", "there is no C++ compiler (c++, g++, clang++")
