@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from neox_core.errors import NeoxError, in_words
+from neox_core.errors import NeoxError, RankError, in_words
 from neox_core.files import replacing
 
 SHUTDOWN_S = 20
@@ -146,7 +146,10 @@ def write_failure(
     hosts: Sequence[str] = (),
     asked: bool = False,
 ) -> None:
-    """Write failure.json for the rank that failed first. hosts: names, where there are several. asked: by a signal."""
+    """Write failure.json for the rank that failed first. hosts: names, where there are several. asked: by a signal.
+
+    Raises RankError, with what the file would say, where it cannot be written.
+    """
     _, cause = first_failure(run_dir, exits, killed_after=killed_after)
     report = _report(run_dir, cause.rank)
     message = report.get("message", "") or _describe(cause.exit_code)
@@ -159,7 +162,11 @@ def write_failure(
         "log": str(log_dir / f"rank{cause.rank}.log"),
         "asked": asked,
     }
-    write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
+    try:
+        write_whole(run_dir / "failure.json", json.dumps(failure, indent=1) + "\n")
+    except OSError as error:  # on a full disk, which may have ended the rank too
+        said = f"rank {cause.rank}: {failure['message']}; {run_dir}: {error.strerror}, so it could not say more"
+        raise RankError(said, hint=failure["hint"] or "make room, then start again with --resume auto") from error
 
 
 def _report(run_dir: Path, rank: int) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import signal
 import pytest
 from neox_launchers.failure import Exit, clear_failures, write_failure
 
+from neox_core.errors import RankError
+
 
 def cause(tmp_path, exits, reports=()):
     clear_failures(tmp_path)
@@ -99,3 +101,13 @@ def test_a_lost_peer_is_never_the_cause(tmp_path, said):
     of_rank(tmp_path, 0, RuntimeError(f"[gloo/tcp] {said} [10.0.0.1]:2345"))
     write_failure(tmp_path, [Exit(0, 1, 99.0, 0, 1), Exit(1, 7, 100.0, 1, 2)], tmp_path, killed_after=20)
     assert json.loads((tmp_path / "failure.json").read_text())["rank"] == 1
+
+
+def test_what_no_file_can_hold_is_the_error(tmp_path):
+    """As on a full disk, which may be what ended the rank."""
+    gone = tmp_path / "gone"
+    with pytest.raises(
+        RankError, match=rf"^rank 3: ended with exit code 5; {gone}: No such file or directory, so"
+    ) as told:
+        write_failure(gone, [Exit(3, 5, 1.0)], tmp_path, killed_after=20)
+    assert told.value.hint == "make room, then start again with --resume auto"
