@@ -212,9 +212,8 @@ class Checkpointer:
         options = self._engine.changed_options()
         for name, value in (pair for group in options for pair in group.items()):
             if not isinstance(value, PLAIN):
-                raise CheckpointError(
-                    f"the optimizer's group option {name!r} has become a {type(value).__name__}, not a number"
-                )
+                said = f"the optimizer's group option {name!r} has become a {type(value).__name__}, not a number"
+                raise CheckpointError(said)
         stored = StoredState(
             state=state,
             schedule=schedule_terms(self._plan.optim),

@@ -89,8 +89,7 @@ def _fill_optimizer(engine: Storage, reader: CheckpointReader) -> None:
 def _same_value(held: dict[str, Any], state: str, value: Any, name: str) -> None:
     """Check that a number is equal for all parameters of one flat slice, which has one number."""
     if state in held and not bool(torch.as_tensor(held[state] == value).all()):
-        raise CheckpointError(
-            f"the optimizer's state {state!r} of {name} differs from that of other parameters in its slice",
-            hint="resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim",
-        )
+        said = f"the optimizer's state {state!r} of {name} differs from that of other parameters in its slice"
+        hint = "resume at the ZeRO stage of the run that wrote the checkpoint, or with no-load-optim"
+        raise CheckpointError(said, hint=hint)
     held[state] = value

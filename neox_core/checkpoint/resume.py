@@ -147,10 +147,9 @@ class Resume:
         if source == "must-match" and mine != stored:
             keys = sorted(key for key in {*mine, *stored} if mine.get(key) != stored.get(key))
             changes = "; ".join(f"{short(key)}: {short(stored.get(key))} there, {mine.get(key)} here" for key in keys)
-            raise CheckpointError(
-                f"{reader.folder}: another learning-rate schedule: {changes}",
-                hint="set override-lr-scheduler for the config's, use-checkpoint-lr-scheduler for the checkpoint's",
-            )
+            said = f"{reader.folder}: another learning-rate schedule: {changes}"
+            hint = "set override-lr-scheduler for the config's, use-checkpoint-lr-scheduler for the checkpoint's"
+            raise CheckpointError(said, hint=hint)
         return self._plan.optim
 
     def _require_state_of_its_own(self, reader: CheckpointReader) -> None:

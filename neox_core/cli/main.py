@@ -108,9 +108,8 @@ def _require_text(arguments: Sequence[str]) -> None:
     """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which cannot be written."""
     for number, argument in enumerate(arguments, 1):
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise UsageError(
-                f"argument {number} is not UTF-8: {argument!r}", hint="write it, or rename the file, in UTF-8"
-            )
+            said = f"argument {number} is not UTF-8: {argument!r}"
+            raise UsageError(said, hint="write it, or rename the file, in UTF-8")
 
 
 def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

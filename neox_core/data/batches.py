@@ -162,10 +162,9 @@ class Reader:
         except (RuntimeError, ConnectionError, EOFError) as error:  # torch names the process and the signal, if it can
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            raise DataError(
-                f"a process that reads the data died: {error}",
-                hint="check whether memory ran out; set num-workers: 0 to read in the rank itself",
-            ) from error
+            said = f"a process that reads the data died: {error}"
+            hint = "check whether memory ran out; set num-workers: 0 to read in the rank itself"
+            raise DataError(said, hint=hint) from error
         if isinstance(batch, NeoxError):
             self._batches = iter(())
             raise batch

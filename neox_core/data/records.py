@@ -103,10 +103,9 @@ def require_as_prepared(files: Sequence[Path]) -> int:
     told = [file for file in files if file.name in edges and file.is_file()]
     for file in told:
         if edge_hash_of(file) != edges[file.name]:
-            raise DataError(
-                f"{file}: is not the file that was prepared, according to {file.parent / MANIFEST}",
-                hint=f"prepare the dataset again, or remove {MANIFEST} if the file was put there on purpose",
-            )
+            said = f"{file}: is not the file that was prepared, according to {file.parent / MANIFEST}"
+            hint = f"prepare the dataset again, or remove {MANIFEST} if the file was put there on purpose"
+            raise DataError(said, hint=hint)
     return len(told)
 
 

@@ -151,7 +151,6 @@ class Registry:
             raise PluginError(f"{kind} {name!r} is offered by {owners}", hint=hint)
         known = self.names(kind)
         near = get_close_matches(name, known, 1) or [other for other in known if other.lower() == name.lower()]
-        raise UnknownComponentError(
-            f"no {kind} {use!r}; installed: {', '.join(known) or 'none'}",
-            hint=f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows what is there and what failed",
-        )
+        said = f"no {kind} {use!r}; installed: {', '.join(known) or 'none'}"
+        hint = f"did you mean {near[0]!r}?" if near else "`neox plugins list` shows what is there and what failed"
+        raise UnknownComponentError(said, hint=hint)

@@ -22,21 +22,15 @@ def solve_batch(
         accumulation = _share(train_batch, micro_batch * data_parallel, None, data_parallel, micro_batch)
     if micro_batch * accumulation * data_parallel != train_batch:
         product = micro_batch * accumulation * data_parallel
-        raise MisfitError(
-            f"is {train_batch}, but {_product(micro_batch, accumulation, data_parallel)} = {product}",
-            "train_batch_size",
-            f"leave one of the three out, or set it to {product}",
-        )
+        said = f"is {train_batch}, but {_product(micro_batch, accumulation, data_parallel)} = {product}"
+        raise MisfitError(said, "train_batch_size", f"leave one of the three out, or set it to {product}")
     return BatchPlan(micro_batch, accumulation, data_parallel, train_batch)
 
 
 def _share(train: int, by: int, accumulation: int | None, data_parallel: int, micro: int | None = None) -> int:
     if train % by:
-        raise MisfitError(
-            f"{train} cannot be divided by {_product(micro, accumulation, data_parallel)} = {by}",
-            "train_batch_size",
-            f"{max(1, round(train / by)) * by} can",
-        )
+        said = f"{train} cannot be divided by {_product(micro, accumulation, data_parallel)} = {by}"
+        raise MisfitError(said, "train_batch_size", f"{max(1, round(train / by)) * by} can")
     return train // by
 
 

@@ -58,10 +58,9 @@ def compare(store: Store, mine: dict[str, str], rank: int, world_size: int) -> N
         store.set(f"agree/read/{rank}", "")
         if rank == 0:  # the store may live in this process, and the other ranks still have to read the reason
             store.wait([f"agree/read/{other}" for other in range(world_size)])
-        raise RankError(
-            "the ranks have different plans or software:\n  " + "\n  ".join(differences),
-            hint="put the same run file, versions and tables in the cache folder (tiles.csv) on every host",
-        )
+        said = "the ranks have different plans or software:\n  " + "\n  ".join(differences)
+        hint = "put the same run file, versions and tables in the cache folder (tiles.csv) on every host"
+        raise RankError(said, hint=hint)
 
 
 def _version(distribution: str) -> str:

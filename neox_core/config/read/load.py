@@ -198,9 +198,8 @@ def _text(raw: bytes, name: str) -> str:
         line = raw[: error.start].count(b"\n") + 1
         column = error.start - raw.rfind(b"\n", 0, error.start)
         where = f"{name}:{line}:{column}"
-        raise UnreadableError(
-            f"is not UTF-8: byte 0x{raw[error.start]:02x}", where, hint="save the file as UTF-8"
-        ) from error
+        said = f"is not UTF-8: byte 0x{raw[error.start]:02x}"
+        raise UnreadableError(said, where, hint="save the file as UTF-8") from error
     if "\0" in text:
         line = text[: text.index("\0")].count("\n") + 1
         raise UnreadableError("holds a NUL byte", f"{name}:{line}", hint="this is not a text file")

@@ -305,9 +305,8 @@ def _unquote(raw: Any) -> str:
 
 def _str(raw: Any) -> str:
     if not isinstance(raw, str):
-        raise InvalidError(
-            f"must be text, not {shown(raw)}", "write it in quotes" if isinstance(raw, int | float) else ""
-        )
+        said = f"must be text, not {shown(raw)}"
+        raise InvalidError(said, "write it in quotes" if isinstance(raw, int | float) else "")
     if "\0" in raw:
         raise InvalidError("must not hold a NUL character")
     if not raw.isascii() and any("\ud800" <= letter <= "\udfff" for letter in raw):

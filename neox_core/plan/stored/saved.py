@@ -35,10 +35,9 @@ _LONGEST_NAME = 4096
 def require_checkpoint(plan: CheckpointPlan, folder: Path | None) -> None:
     """Raises CheckpointError where a run must start from a checkpoint and `folder` is None."""
     if folder is None and plan.load is not None and plan.resume != "auto":
-        raise CheckpointError(
-            f"{plan.load}: no checkpoint to resume from",
-            hint="use `--resume auto` to start at step 0 when there is none, or remove `load` from the config",
-        )
+        said = f"{plan.load}: no checkpoint to resume from"
+        hint = "use `--resume auto` to start at step 0 when there is none, or remove `load` from the config"
+        raise CheckpointError(said, hint=hint)
 
 
 def find_checkpoint(folder: Path) -> Path | None:
@@ -168,9 +167,8 @@ def refuse_foreign(folder: Path) -> None:
     files = any(next(each.glob(files), None) for each in (folder, *steps) for files in _NEOX_FILES)
     if files or _NEOX_STEP.fullmatch((_latest(folder) or "").strip()):
         hint = f"run `neox checkpoint import-neox {folder} --out NEW`, then train NEW/config.yml with load: NEW"
-        raise CheckpointError(
-            f"{folder}: holds checkpoints of GPT-NeoX, which a run cannot load as they are", hint=hint
-        )
+        said = f"{folder}: holds checkpoints of GPT-NeoX, which a run cannot load as they are"
+        raise CheckpointError(said, hint=hint)
     weights = ("*.safetensors", "pytorch_model*.bin")
     if (folder / "config.json").is_file() and any(next(folder.glob(files), None) for files in weights):
         hint = f"run `neox checkpoint import-hf {folder} --out NEW` and load NEW with finetune: true"
