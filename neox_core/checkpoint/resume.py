@@ -83,11 +83,9 @@ class Resume:
         if not reader.manifest.sealed:
             notes.append("an earlier version wrote the checkpoint, without a checksum of its manifest")
         if state.consumed_samples != (mine := self._plan.batch.samples_before(state.step)):
-            raise CheckpointError(
-                f"{folder}: {state.consumed_samples} samples in {state.step} steps; this run takes"
-                f" {mine}, so its position in the data would change",
-                hint="keep train_batch_size and its warm-up (another number of ranks is fine), or set finetune: true",
-            )
+            said = f"{state.consumed_samples} samples in {state.step} steps; this run takes {mine}, so its position in"
+            hint = "keep train_batch_size and its warm-up (another number of ranks is fine), or set finetune: true"
+            raise CheckpointError(f"{folder}: {said} the data would change", hint=hint)
         self._engine.start_at(state.consumed_samples)
         optim = self._plan.optim
         if plan.load_optimizer:

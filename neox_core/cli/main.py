@@ -145,4 +145,8 @@ def neox() -> None:
 def main() -> NoReturn:
     """The console script."""
     gc.set_threshold(100_000)  # imports make no garbage, and looking for it takes 15 ms
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by who started this: a file would get such a number
+        while (nowhere := os.open(os.devnull, os.O_RDWR)) < 2:
+            pass
+        sys.stdout, sys.stderr = (each or os.fdopen(nowhere, "w") for each in (sys.stdout, sys.stderr))
     neox.main()

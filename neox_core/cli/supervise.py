@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import NeoxError, PluginError, RankError
 from neox_core.plan.runfile import STOPPED, UNFINISHED
 from neox_core.terminal import Own, echo
+from neox_core.untrusted import read_object
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED_AT = time.time() - time.process_time()
@@ -26,6 +28,8 @@ STARTED_AT = time.time() - time.process_time()
 SAME_KEYSTROKE_S = 0.5
 """A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
 LAST_LINES = 20
+OUTPUT_S = 5.0
+"""How long the end of a run waits for what a process that it has left behind may still write."""
 _STACK = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 
 
@@ -52,13 +56,13 @@ class Supervisor:
         for mark in (STOPPED, UNFINISHED):  # a pipe of such a name would be waited for
             (self.run_dir / mark).unlink(missing_ok=True)
         (self.run_dir / UNFINISHED).write_bytes(b"")
-        with self._signals(), _terminal():
+        with self._signals(), _terminal(), _passed_on(1) as out, _passed_on(2) as err:
             try:
                 env = {**os.environ, **self.command.env}
                 env |= {"NEOX_STARTED_AT": f"{STARTED_AT:.3f}", "NEOX_HOST_READY_AT": f"{time.time():.3f}"}
-                env["NEOX_SUPERVISOR"] = str(os.getpid())  # for the launcher to see whether this process is still there
-                env["PYTHONSAFEPATH"] = "1"  # for Python processes that a launcher or a library starts in its own way
-                self.process = subprocess.Popen(list(self.command.argv), env=env, start_new_session=True)
+                env |= {"NEOX_SUPERVISOR": str(os.getpid()), "PYTHONSAFEPATH": "1"}  # to watch; for other Pythons
+                argv = list(self.command.argv)
+                self.process = subprocess.Popen(argv, env=env, stdout=out, stderr=err, start_new_session=True)
             except OSError as error:
                 raise RankError(f"{self.owner}: cannot start {self.command.argv[0]}: {error.strerror}") from error
             if self.asked_at is not None:  # a signal while it was being started
@@ -101,11 +105,36 @@ class Supervisor:
         now = time.monotonic()
         if self.asked_at is None:
             self.asked_at = now
-            echo("\nstopping after the current step; press Ctrl-C again to kill", err=True)
             self._pass_on()
+            with suppress(OSError):
+                echo("\nstopping after the current step; press Ctrl-C again to kill", err=True)
         elif self.process is not None and signum == signal.SIGINT and now - self.asked_at > SAME_KEYSTROKE_S:
             self.killed = True
             os.killpg(self.process.pid, signal.SIGKILL)  # the ranks notice that their parent is gone, and exit
+
+
+@contextmanager
+def _passed_on(stream: int) -> Iterator[int]:
+    """Where the launcher writes in place of 1 or 2. What is not for a terminal is passed on by a thread: a rank would
+    end of writing to nobody, as after Ctrl-C in `neox train | tee log`, before it has saved.
+    """
+    if os.isatty(stream):
+        yield stream
+        return
+    read, write = os.pipe()
+    thread = threading.Thread(target=_copy, args=(read, stream), name="neox-output", daemon=True)
+    thread.start()
+    try:
+        yield write
+    finally:
+        os.close(write)
+        thread.join(OUTPUT_S)
+
+
+def _copy(read: int, to: int) -> None:
+    while data := os.read(read, 1 << 16):
+        with suppress(OSError), os.fdopen(to, "wb", closefd=False) as file:  # nothing reads it
+            file.write(data)
 
 
 @contextmanager
@@ -140,10 +169,9 @@ def read_failure(run_dir: Path) -> dict[str, Any] | None:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(file, NeoxError)
+    except NeoxError:
         return None
-    return content if isinstance(content, dict) else None
 
 
 def killed_by_request(failure: dict[str, Any]) -> bool:
@@ -181,7 +209,5 @@ def last_lines(log: Path) -> list[str]:
 
 def show(command: LaunchCommand) -> str:
     """The command as one would type it, for reading only."""
-    import shlex
-
     words = [f"{name}={value}" for name, value in sorted(command.env.items())] + list(command.argv)
     return shlex.join(words)

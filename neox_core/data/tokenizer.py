@@ -64,9 +64,8 @@ def padded_vocab(plan: ModelPlan, tokenizer_vocab_size: int | None) -> int:
     """
     if plan.padded_vocab_size is not None:
         if tokenizer_vocab_size is not None and tokenizer_vocab_size > plan.padded_vocab_size:
-            raise ConfigError(
-                f"padded-vocab-size {plan.padded_vocab_size} is smaller than the tokenizer's {tokenizer_vocab_size} ids"
-            )
+            said = f"is smaller than the tokenizer's {tokenizer_vocab_size} ids"
+            raise ConfigError(f"padded-vocab-size {plan.padded_vocab_size} {said}")
         return plan.padded_vocab_size
     if tokenizer_vocab_size is None:
         raise ConfigError("the size of the vocabulary is not known", hint="set tokenizer-type or padded-vocab-size")

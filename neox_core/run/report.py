@@ -198,11 +198,9 @@ class Report:
             bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
             if bad and self.stop_on_nonfinite:
                 where = f"on rank {', '.join(map(str, bad))}{self._skipped.source()}"
-                raise RankError(
-                    f"the loss is {losses[bad[0]]} at step {step} {where}",
-                    hint="resume from an earlier checkpoint, the last but one if the last leads here again; "
-                    "lower the learning rate or clip gradients, or set on-nonfinite-loss: skip",
-                )
+                hint = "resume from an earlier checkpoint, the last but one if the last leads here again; "
+                hint += "lower the learning rate or clip gradients, or set on-nonfinite-loss: skip"
+                raise RankError(f"the loss is {losses[bad[0]]} at step {step} {where}", hint=hint)
             if any(row[column + len(steps)] for row in table if len(row) > len(steps)):
                 self._skipped.fail_at(step)
             if not bad:
@@ -269,7 +267,7 @@ class Report:
             try:
                 with undisturbed():
                     call(monitor)
-            except Exception as error:  # noqa: BLE001 a monitor must not stop a run, whatever it raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 a monitor must not stop a run, whatever it raises
                 self.monitors.remove(monitor)
                 name = type(monitor).__name__
                 culprit = culprit_of(error, type(monitor).__module__)

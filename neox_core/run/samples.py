@@ -99,10 +99,9 @@ class _Ordered(TrainingSamples):
         skipped = state.skipped()
         rounds = rounds_of(state.data_rounds, self._plan, sum(last - first for first, last in skipped))
         if sorted({*rounds}) != [*rounds] or not 0 <= state.consumed_samples <= rounds[-1]:
-            raise CheckpointError(
-                f"{path}: {state.consumed_samples} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}",
-                hint="load another checkpoint, or set finetune: true to start at step 0 from these weights",
-            )
+            said = f"{state.consumed_samples} samples are read, of an order of {', '.join(map(str, rounds[-5:]))}"
+            hint = "load another checkpoint, or set finetune: true to start at step 0 from these weights"
+            raise CheckpointError(f"{path}: {said}", hint=hint)
         if (rounds, skipped) != (self._rounds, self._skipped):
             self._follow(rounds, skipped)
         self.notes += self._samples.notes

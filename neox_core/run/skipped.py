@@ -61,19 +61,15 @@ class SkippedSteps:
         first = self._last if self._first is None else self._first
         if self.most == 0:
             self.fail_at(first)
-        raise RankError(
-            f"no update was made in {self._last - first + 1} steps in a row: "
-            f"the gradient is not finite since step {first}{self._where()}",
-            hint=f"lower the learning rate or clip gradients; max-skipped-steps is {self.most}",
-        )
+        said = f"the gradient is not finite since step {first}{self._where()}"
+        hint = f"lower the learning rate or clip gradients; max-skipped-steps is {self.most}"
+        raise RankError(f"no update was made in {self._last - first + 1} steps in a row: {said}", hint=hint)
 
     def fail_at(self, step: int) -> NoReturn:
         """Raise the error of a step whose gradient is not finite, in a run that skips no steps. Collective."""
-        raise RankError(
-            f"the gradient is not finite at step {step}{self._where()}",
-            hint="lower the learning rate or clip gradients, and continue from an earlier checkpoint; or "
-            "set on-nonfinite-loss: skip to skip such steps",
-        )
+        hint = "lower the learning rate or clip gradients, and continue from an earlier checkpoint; or "
+        hint += "set on-nonfinite-loss: skip to skip such steps"
+        raise RankError(f"the gradient is not finite at step {step}{self._where()}", hint=hint)
 
     def source(self) -> str:
         """For the error of a loss: the part of the model that first gave a number that is not finite. Collective."""

@@ -2,7 +2,10 @@
 
 import os
 import re
+import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +57,8 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
     """Exit code, and all that was written, by command."""
-    folder, found = tmp_path_factory.mktemp("redirected"), {}
+    folder = tmp_path_factory.mktemp("redirected")
+    found = {"folder": (0, str(folder))}
     (folder / "text.txt").write_text("one two three four five six seven eight nine ten " * 800)
     (folder / "config.yml").write_text(CONFIG)
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
@@ -66,6 +70,29 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     for log in folder.glob("*/logs/*.log"):
         found[str(log.relative_to(folder))] = 0, log.read_text()
     return found
+
+
+def test_ctrl_c_saves_where_the_reader_of_the_output_ends_first(
+    written: dict[str, tuple[int, str]], tmp_path: Path
+) -> None:
+    """`neox train | tee log`: the terminal interrupts both, and `tee` is gone at once."""
+    assert written["prepare"][0] == 0
+    folder = Path(written["folder"][1])
+    command = [*NEOX, "train", "config.yml", f"--set=save={tmp_path}/save", "--set=train-iters=100000"]
+    piped = f"{shlex.join([*command, '--set=save-interval=100000'])} 2>&1 | tee {tmp_path}/log"
+    started = subprocess.Popen(["bash", "-c", piped], cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while "step 20/" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.killpg(started.pid, signal.SIGINT)
+        while not (tmp_path / "save" / "latest").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+    assert not (tmp_path / "save" / "failure.json").exists()
 
 
 def test_no_command_writes_terminal_codes_into_a_file(written: dict[str, tuple[int, str]]) -> None:

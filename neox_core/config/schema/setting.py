@@ -53,8 +53,7 @@ def setting(
     origin: where the key comes from: neox, gpt-neox, megatron, deepspeed.
     """
     if not help or changes not in get_args(Changes):
-        raise TypeError(
-            f"setting(): changes={changes!r} is none of {get_args(Changes)}" if help else "setting(): no help"
-        )
+        said = f"setting(): changes={changes!r} is none of {get_args(Changes)}" if help else "setting(): no help"
+        raise TypeError(said)
     info = SettingInfo(help, unit, changes, aliases, origin, secret, each, file)
     return field(default=default, validator=check, kw_only=True, metadata={METADATA: info})

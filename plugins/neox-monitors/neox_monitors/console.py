@@ -19,6 +19,14 @@ MEASURED = ("objective_", "feed_forward_", "optimizer_", "curriculum_", "model_"
 """How the names of what components measure begin."""
 
 
+class Output(RichConsole):
+    """One whose reader may go: rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """An error, as of any other stream, with which a run switches this monitor off."""
+        raise BrokenPipeError("nothing reads the output any more")
+
+
 class Bar(Progress):
     """A bar that follows the run by itself: its thread looks at `run.progress`, so it moves at every step.
 
@@ -56,7 +64,7 @@ class Console:
         self.valid: list[tuple[float, float]] = []
         self.latest = run.first_step
         self.first_log: tuple[float, int] | None = None  # (time, step), for the time left
-        self.console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        self.console = Output(file=sys.stdout, highlight=False, markup=False, emoji=False)
         self.bar: Bar | None = None
         self.say(
             f"{run.num_parameters / 1e6:.2f} M parameters on {run.num_ranks} {run.device} "

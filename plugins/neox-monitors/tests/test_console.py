@@ -141,6 +141,17 @@ def test_many_points_are_thinned_and_the_ends_kept(make):
     assert console.train[-1][0] > 9900
 
 
+def test_a_reader_that_goes_is_an_error_and_not_the_end_of_the_process(make):
+    class Pipe(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    console = make(io.StringIO())
+    console.console.file = Pipe()
+    with pytest.raises(BrokenPipeError, match="nothing reads"):
+        console.log(1, VALUES)
+
+
 def test_the_start_up_in_one_line():
     text = describe_startup({"startup_host_s": 0.44, "startup_process_group_s": 1.0, "startup_total_s": 1.44})
     assert text == "start-up 1.4 s: host 0.4, process group 1.0"

@@ -186,7 +186,9 @@ def test_memory_too_small_for_the_imports_is_one_error() -> None:
 
     Python 3.11 can loop for ever where it has no memory left to note at which instruction an exception was raised.
     """
-    ran_out = 0
+    ran_out, started = 0, [sys.executable, "-m", "neox_core", "--version"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(started, env=env, capture_output=True, check=True)  # compiles it, which takes more memory
     for megabytes in range(10, 60):
         limited = ["bash", "-c", f'ulimit -v {megabytes << 10}; exec "$@"', "-", sys.executable]
         try:
@@ -204,3 +206,19 @@ def test_memory_too_small_for_the_imports_is_one_error() -> None:
             break
         ran_out += "raise the limit (`ulimit -v`" in done.stderr
     assert ran_out >= 3
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_streams_that_are_closed_are_no_error(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """As some services start a process; a file that it opens must not get their numbers."""
+    closing = " ".join(f"{number}>&-" for number in closed)
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m neox_core plugins list {closing}', sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert bool(done.stdout) == (1 not in closed)

@@ -218,6 +218,42 @@ def test_a_signal_asks_once_and_waits_for_a_clean_end(tmp_path, signum):
     assert "no checkpoint was written" in err, "no rank was there yet"
 
 
+MUCH = """
+import os, sys, time
+os.write(1, b"up\\n")
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+for stream in (1, 2):
+    os.write(stream, b"x" * 300_000)
+open(sys.argv[1] + ".saved", "w").close()
+"""
+
+
+def test_who_reads_the_output_may_go(tmp_path):
+    """As `tee` does at Ctrl-C, and then the ranks have yet to save."""
+    go = tmp_path / "go"
+    host = Host(tmp_path, MUCH.replace("sys.argv[1]", repr(str(go))))
+    for stream in (host.process.stdout, host.process.stderr):
+        stream.close()
+    go.touch()
+    host.process.wait(timeout=20)
+    assert (tmp_path / "go.saved").exists()
+
+
+def test_a_signal_is_passed_on_though_nobody_reads_that(tmp_path):
+    host = Host(tmp_path, POLITE.replace('os.write(1, b"done\\n")', f"open({str(tmp_path / 'saved')!r}, 'w').close()"))
+    for stream in (host.process.stdout, host.process.stderr):
+        stream.close()
+    host.process.send_signal(signal.SIGINT)
+    host.process.wait(timeout=20)
+    assert (tmp_path / "saved").exists()
+
+
+def test_all_output_is_passed_on_before_the_end(tmp_path):
+    script = f"import os; os.write(1, b'up\\n'); [os.write(1, b'{'y' * 99}\\n') for _ in range(9000)]"
+    assert Host(tmp_path, script).end()[1] == ["y" * 99] * 9000
+
+
 def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):
     host = Host(tmp_path, POLITE)
     host.process.send_signal(signal.SIGINT)

@@ -71,8 +71,10 @@ class Kept:
 
 
 class Broken(Kept):
+    error: BaseException = OSError("disk full")
+
     def log(self, step, values):
-        raise OSError("disk full")
+        raise self.error
 
 
 def make(
@@ -241,8 +243,11 @@ def test_a_check_takes_no_loss_out_of_the_mean():
     assert kept.logged[0][1]["loss"] == 4.0
 
 
-def test_a_monitor_that_raises_is_reported_once_and_left_out(capsys):
+@pytest.mark.parametrize("error", [OSError("disk full"), SystemExit("disk full")])
+def test_a_monitor_that_raises_is_reported_once_and_left_out(capsys, error):
+    """Also with what would end the process, as rich does where nobody reads its output."""
     kept, broken = Kept(), Broken()
+    broken.error = error
     report = make(broken, kept)
     feed(report, [1] * 12)
     assert [step for step, _ in kept.logged] == [4, 8, 12]
