@@ -88,7 +88,8 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {signum: signal.signal(signum, self._asked) for signum in STOP_SIGNALS}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # by nohup
+        before = {signum: signal.signal(signum, self._asked) for signum in STOP_SIGNALS if signum not in ignored}
         try:
             yield
         finally:
@@ -209,5 +210,4 @@ def last_lines(log: Path) -> list[str]:
 
 def show(command: LaunchCommand) -> str:
     """The command as one would type it, for reading only."""
-    words = [f"{name}={value}" for name, value in sorted(command.env.items())] + list(command.argv)
-    return shlex.join(words)
+    return shlex.join([*(f"{name}={value}" for name, value in sorted(command.env.items())), *command.argv])

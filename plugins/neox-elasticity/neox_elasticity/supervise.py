@@ -217,7 +217,8 @@ class Elastic:
         def keep(signum: int, frame: FrameType | None) -> None:
             self._asked.append(signum)
 
-        before = {signum: signal.signal(signum, keep) for signum in SIGNALS}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # by nohup
+        before = {signum: signal.signal(signum, keep) for signum in SIGNALS if signum not in ignored}
         try:
             yield
         finally:

@@ -193,9 +193,9 @@ while True:
 class Host:
     """A host process with a process group of its own, as a terminal would start it."""
 
-    def __init__(self, folder, launcher):
+    def __init__(self, folder, launcher, *before):
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOST, str(folder), launcher],
+            [*before, sys.executable, "-c", HOST, str(folder), launcher],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -252,6 +252,18 @@ def test_a_signal_is_passed_on_though_nobody_reads_that(tmp_path):
 def test_all_output_is_passed_on_before_the_end(tmp_path):
     script = f"import os; os.write(1, b'up\\n'); [os.write(1, b'{'y' * 99}\\n') for _ in range(9000)]"
     assert Host(tmp_path, script).end()[1] == ["y" * 99] * 9000
+
+
+def test_nohup_is_heeded(tmp_path):
+    """A shell passes SIGHUP on to what it has started when its terminal goes."""
+    host = Host(tmp_path, POLITE, "nohup")
+    host.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.process.wait(timeout=1)
+    host.process.send_signal(signal.SIGTERM)
+    code, out, err = host.end()
+    assert (code, out) == (130, ["asked", "done"])
+    assert err.count("stopping after the current step") == 1
 
 
 def test_one_keystroke_that_arrives_twice_kills_nothing(tmp_path):
