@@ -5,6 +5,7 @@ run on any device is refused here. A switch asks for any fused path and never st
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from neox_core.config.problem import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
@@ -26,10 +27,11 @@ NEED_WHOLE_BIAS = ("bias_gelu", "bias_dropout_add")
 
 def compiled_code(plan: RunPlan) -> Iterator[Problem]:
     """A note for a run on CPUs where this host has no compiler for the loss and attention."""
-    from neox_kernels.api import without_compiler  # on the path of a run alone
+    with suppress(ImportError):  # only ranks need that package
+        from neox_kernels.api import without_compiler
 
-    if plan.cluster.device == "cpu" and (said := without_compiler()):
-        yield Problem(said, severity="note")
+        if plan.cluster.device == "cpu" and (said := without_compiler()):
+            yield Problem(said, severity="note")
 
 
 def plan_kernels(config: Config, registry: Registry, device: str) -> tuple[tuple[KernelPlan, ...], list[Problem]]:
