@@ -163,7 +163,7 @@ class Reader:
             if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
             said = f"a process that reads the data died: {error}"
-            hint = "check whether memory ran out; set num-workers: 0 to read in the rank itself"
+            hint = "check whether memory ran out or a dataset changed; set num-workers: 0 to read in the rank itself"
             raise DataError(said, hint=hint) from error
         if isinstance(batch, NeoxError):
             self._batches = iter(())

@@ -24,6 +24,10 @@ FAILED = "failed"
 """The content of `stop` when a host has failed, so that no rank waits for the others."""
 MARK = "neox-host"
 """Begins the lines that agents write to the process that started them."""
+WHY: Mapping[int, str] = {
+    signal.SIGKILL: "; the kernel kills a process in this way when memory runs out",
+    signal.SIGBUS: "; so ends one that reads a mapped file, such as a dataset or a library, which was cut meanwhile",
+}
 CRASHES = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
@@ -184,5 +188,4 @@ def _describe(exit_code: int) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    why = "; the kernel kills a process in this way when memory runs out" if exit_code == -signal.SIGKILL else ""
-    return f"was killed by {name}{why}"
+    return f"was killed by {name}{WHY.get(-exit_code, '')}"

@@ -49,6 +49,7 @@ def test_the_rank_that_failed_first_is_named(tmp_path, exits, reports, rank):
 def test_says_how_it_ended(tmp_path):
     assert "SIGSEGV" in cause(tmp_path, [(0, -signal.SIGSEGV, 1)])["message"]
     assert "memory runs out" in cause(tmp_path, [(0, -signal.SIGKILL, 1)])["message"]
+    assert "a dataset" in cause(tmp_path, [(0, -signal.SIGBUS, 1)])["message"]
     assert cause(tmp_path, [(0, 7, 1)])["message"] == "ended with exit code 7"
     assert cause(tmp_path, [(3, 1, 1)])["log"].endswith("rank3.log")
 
