@@ -68,7 +68,7 @@ class Supervisor:
             if self.asked_at is not None:  # a signal while it was being started
                 self._pass_on()
             code = self.process.wait()
-        failure = read_failure(self.run_dir)
+            failure = read_failure(self.run_dir)  # before ranks that are left behind say that others have gone
         stopped, unfinished = ((self.run_dir / each).exists() for each in (STOPPED, UNFINISHED))
         asked = self.asked_at is not None or stopped or bool(failure and failure.get("asked"))
         if failure is not None and not (asked and killed_by_request(failure)):

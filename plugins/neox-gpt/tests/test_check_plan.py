@@ -68,8 +68,6 @@ def test_what_cannot_be_read_is_left_to_the_ranks(tmp_path: Path) -> None:
     broken = written(tmp_path / "broken", [[5, 6]] * 30)
     (tmp_path / "broken.bin").write_bytes(b"")
     assert told(tmp_path, data_path=broken, eod_mask_loss=True) == []
-    (tmp_path / "text.txt").write_text("one\ntwo")
-    assert told(tmp_path, data_path=str(tmp_path / "text.txt"), data_impl="text", eod_mask_loss=True) == []
 
 
 def test_that_there_is_no_compiler_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
