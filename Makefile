@@ -15,6 +15,7 @@ train: setup
 
 test: $(BIN)/tox  # lint and light while the libraries of core are installed
 	@rm -f .tox/failures.txt
+	@df -Pk . | awk 'NR == 2 && $$4 < 5242880 {print "make test needs 5 GiB of free disk, and here are " int($$4 / 1048576); exit 1}'
 	$(BIN)/tox run-parallel --parallel all --parallel-live || { cat .tox/failures.txt 2>/dev/null; exit 1; }
 
 generated: setup  # what is written from the code: after a new key, hook or component
