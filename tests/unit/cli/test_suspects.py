@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -98,19 +97,12 @@ def test_one_that_is_slow_is_waited_for_once(good: Any, install: Any) -> None:
     assert (good.work / "tried").read_text() == "."
 
 
-def test_a_suspect_that_others_keep_from_the_processor_is_waited_for(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert not suspects._try("neox-none")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    computed = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    request.getfixturevalue("crowded_core")
-    monkeypatch.setattr(suspects, "TRIED_S", 2 * computed)
-    assert "" in (
-        suspects._try("neox-none") for _ in range(4)
-    )  # one may wait for its files, or for the host of this one
-    monkeypatch.setattr(suspects, "TRIED_S", computed / 4)
+def test_a_suspect_that_others_keep_from_the_processor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel tells of that is made up here: tests/unit/hooks/test_guard.py crowds a processor."""
+    monkeypatch.setattr(suspects, "TRIED_S", 0.001)
+    monkeypatch.setattr(suspects, "kept_waiting", lambda process: 60.0)
+    assert suspects._try("neox-none") == ""
+    monkeypatch.setattr(suspects, "kept_waiting", lambda process: 0.0)
     assert suspects._try("neox-none") == "hung"
 
 
