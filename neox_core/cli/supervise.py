@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -28,8 +29,6 @@ STARTED_AT = time.time() - time.process_time()
 SAME_KEYSTROKE_S = 0.5
 """A wrapper (make, uv) passes Ctrl-C on, so one keystroke may arrive twice."""
 LAST_LINES = 20
-OUTPUT_S = 5.0
-"""How long the end of a run waits for what a process that it has left behind may still write."""
 _STACK = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 
 
@@ -122,18 +121,19 @@ def _passed_on(stream: int) -> Iterator[int]:
     if os.isatty(stream):
         yield stream
         return
-    read, write = os.pipe()
-    thread = threading.Thread(target=_copy, args=(read, stream), name="neox-output", daemon=True)
+    (read, write), (ended, end) = os.pipe(), os.pipe()
+    thread = threading.Thread(target=_copy, args=(read, ended, stream), name="neox-output", daemon=True)
     thread.start()
     try:
         yield write
     finally:
         os.close(write)
-        thread.join(OUTPUT_S)
+        os.close(end)  # a process that is left behind may keep the other pipe open
+        thread.join()
 
 
-def _copy(read: int, to: int) -> None:
-    while data := os.read(read, 1 << 16):
+def _copy(read: int, ended: int, to: int) -> None:
+    while read in select.select([read, ended], [], [])[0] and (data := os.read(read, 1 << 16)):
         with suppress(OSError), os.fdopen(to, "wb", closefd=False) as file:  # nothing reads it
             file.write(data)
 

@@ -1,4 +1,4 @@
-"""What is told of a plan before its run: keys that look for ends no document has, and that there is no compiler."""
+"""Warnings before a run: keys that look for the end of a document where no document has one; a missing compiler."""
 
 import json
 from collections.abc import Sequence

@@ -60,8 +60,9 @@ def without_compiler() -> str:
 
 @cache
 def native(source: Path, *more_flags: str) -> ctypes.CDLL | None:
-    """The functions of a C++ file, for this processor; None where they cannot be compiled or loaded, which a rank 0 and
-    a process without ranks say.
+    """The functions of a C++ file, for this processor; None where they cannot be compiled or loaded.
+
+    Rank 0, or a process without ranks, prints why they cannot.
     """
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:

@@ -258,6 +258,18 @@ def test_all_output_is_passed_on_before_the_end(tmp_path):
     assert err.startswith("x" * 300_000)
 
 
+def test_a_slow_reader_gets_all_and_a_process_left_behind_holds_nobody_up(tmp_path):
+    go = tmp_path / "go"
+    behind = "import subprocess; subprocess.Popen(['sleep', '60'])\n"
+    host = Host(tmp_path, MUCH.replace("sys.argv[1]", repr(str(go))).replace("300_000", "100_000") + behind)
+    go.touch()
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.process.wait(timeout=3)
+    _, out, err = host.end()
+    assert out == ["x" * 100_000]
+    assert err.startswith("x" * 100_000)
+
+
 def test_nohup_is_heeded(tmp_path):
     """A shell passes SIGHUP on to what it has started when its terminal goes."""
     host = Host(tmp_path, POLITE, "nohup")
