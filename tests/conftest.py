@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -21,9 +20,6 @@ import tomli
 from keep_failures import pytest_terminal_summary
 
 from neox_core.hooks import component
-
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
 
 __all__ = ["pytest_terminal_summary"]
 ROOT = Path(__file__).resolve().parent.parent

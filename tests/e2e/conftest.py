@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+import toy_runs
 
 BOUND_S = 1200
 """A script that hangs ends here; a slow machine that compiles a kernel does not."""
@@ -49,6 +50,12 @@ class Warm:
         if not select.select([self.process.stdout], [], [], bound_s)[0]:
             raise subprocess.TimeoutExpired("warm.py", bound_s or 0)
         return int(self.process.stdout.readline())
+
+
+@pytest.fixture(autouse=True)
+def none_is_left() -> Iterator[None]:
+    yield
+    toy_runs.end_all()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -77,6 +78,8 @@ def faulty(settings):
 '''
 PLAIN = "engine=plain"  # which starts sooner, where what is tested surrounds the engine
 LONG = ("train-iters=100000", "log-interval=5", "eval-interval=100000")
+STARTED = []
+"""Processes of runs, of which a test that fails may leave one that trains for half an hour beside all others."""
 
 
 def make_toy(folder):
@@ -109,6 +112,14 @@ def make_toy(folder):
     return folder
 
 
+def end_all():
+    """Kill the runs that are left. Their ranks notice, and end."""
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
+
+
 def plan_run(config, save, sets, catalog, resume="must"):
     """Write what `neox train` would have ranks do, and return a run of continued.py: its ranks and this file."""
     plan = prepare_run([config], [f"save={save}", *sets], catalog=catalog, resume=resume).plan
@@ -130,6 +141,7 @@ class Run:
         with self.out.open("w") as out, self.err.open("w") as err:
             self.began = time.monotonic()
             self.process = subprocess.Popen(**self.how, stdout=out, stderr=err, start_new_session=True)
+        STARTED.append(self.process)
 
     def end(self, timeout=120):
         code = self.process.wait(timeout)
@@ -152,6 +164,7 @@ class Run:
     def ranks(self):
         found = {}
         for child in psutil.Process(self.process.pid).children(recursive=True):
-            if "neox_core.run.rank" in child.cmdline():
-                found[int(child.environ()["RANK"])] = child
+            with suppress(psutil.NoSuchProcess, KeyError):  # one that has ended, or is none yet
+                if "neox_core.run.rank" in child.cmdline():
+                    found[int(child.environ()["RANK"])] = child
         return found

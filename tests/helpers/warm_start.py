@@ -29,6 +29,9 @@ from typing import Any, NoReturn
 
 from become_another import drop, forget_results, leave, let_signals_be, receive, show, written
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a script that started this in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else all that tests start would ignore Ctrl-C, too
+
 MODULES = ("neox_core", "neox_core.cli.process", "neox_core.run.rank", "neox_launchers.elastic")
 """Those that are started so; of other modules, most import no torch."""
 USUAL = (
