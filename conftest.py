@@ -10,5 +10,5 @@ warm_start.install()
 
 @pytest.fixture
 def started_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test of what processes import: none is a fork that has torch."""
+    """For a test of what processes import, or of their threads: none is a fork that has torch."""
     monkeypatch.setattr(subprocess.Popen, "_execute_child", warm_start.START.as_ever)

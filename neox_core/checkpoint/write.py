@@ -45,7 +45,8 @@ class RankContents:
         Raises CheckpointError for weights that are not finite: the loss is computed before the update, so it may still
         be finite, and this checkpoint could replace the last good one.
         """
-        if self.check and kind in WEIGHTS and not _finite(tensor):
+        ends = torch.aminmax(tensor.detach()) if self.check and kind in WEIGHTS and tensor.numel() else ()
+        if not all(math.isfinite(float(end)) for end in ends):
             raise not_finite(name)
         file = f"{rank_folder(self.rank)}rank-{self.rank:05d}.{part}.safetensors"
         key = "/".join(filter(None, (kind, place.get("state"), name)))
@@ -160,7 +161,3 @@ def _add_scalar(contents: RankContents, name: str, state: str, value: Any, optim
     else:
         said = f"{optimizer.owner}: its state {state!r} is a {type(value).__name__}, neither tensor nor number"
         raise CheckpointError(said, hint=f"tell the author of {optimizer.plugin}")
-
-
-def _finite(tensor: Tensor) -> bool:
-    return tensor.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(tensor.detach()))

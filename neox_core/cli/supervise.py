@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +18,11 @@ from typing import Any
 
 from neox_core.contracts.host import LaunchCommand
 from neox_core.errors import NeoxError, PluginError, RankError
+from neox_core.interpreter import STOP_SIGNALS, start_thread
 from neox_core.plan.runfile import STOPPED, UNFINISHED
 from neox_core.terminal import Own, echo
 from neox_core.untrusted import read_object
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STARTED_AT = time.time() - time.process_time()
 """When this process started, unix seconds. Ranks count their start-up time from here."""
 SAME_KEYSTROKE_S = 0.5
@@ -122,8 +121,7 @@ def _passed_on(stream: int) -> Iterator[int]:
         yield stream
         return
     (read, write), (ended, end) = os.pipe(), os.pipe()
-    thread = threading.Thread(target=_copy, args=(read, ended, stream), name="neox-output", daemon=True)
-    thread.start()
+    thread = start_thread(_copy, read, ended, stream, name="neox-output")
     try:
         yield write
     finally:

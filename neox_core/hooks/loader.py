@@ -83,7 +83,8 @@ def _offered(
         manager = manager_of(registry.kinds_of_plugins())
         failed = dict(reports)
         lost = {kind.hook: info.id for each in listings for info, kind in each.defined() if info.id in failed}
-        unknown = partial(unknown_hook, known=_hooks(manager), reports=failed, lost=lost)
+        specified = [name for name, caller in vars(manager.hook).items() if caller.has_spec()]
+        unknown = partial(unknown_hook, known=specified, reports=failed, lost=lost)
         for listing in sound:
             with _alone(listing, reports, watching):
                 _register(manager, listing, registry, unknown)
@@ -174,11 +175,6 @@ def _register(
             if manager.has_plugin(name):
                 manager.unregister(name=name)
         raise
-
-
-def _hooks(manager: pluggy.PluginManager) -> list[str]:
-    """The names of all hooks that are specified."""
-    return [name for name, caller in vars(manager.hook).items() if caller.has_spec()]
 
 
 def _check_marks(manager: pluggy.PluginManager, module: object) -> None:

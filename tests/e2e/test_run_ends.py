@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 from toy_runs import LONG, PLAIN, Run, make_toy
+
+from neox_core.interpreter import STOP_SIGNALS
 
 pytestmark = [pytest.mark.ranks, pytest.mark.deadline]
 
@@ -89,6 +92,28 @@ def test_a_run_whose_agent_was_told_to_stop_is_not_done(toy, tmp_path):
     assert code == 130, err
     stopped = int(re.search(r"stopped after step (\d+)", out)[1])
     assert (run.save / "latest").read_text().split()[0] == f"step-{stopped:08d}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stop_of_a_run_that_was_suspended_is_heard(toy, tmp_path, ranks, started_as_ever):
+    """As Slurm ends a job that it had suspended: the system gives the signal to any thread that takes it."""
+    run = Run(toy, tmp_path, *LONG, PLAIN, f"num_gpus={ranks}")
+    run.wait_for_step(5)
+    command = psutil.Process(run.process.pid)
+    waiting = [command, *(command.children() if ranks == 1 else ())]  # with more ranks the agent looks again and again
+    for process in waiting:
+        for thread in {each.id for each in process.threads()} - {process.pid}:
+            status = Path(f"/proc/{process.pid}/task/{thread}/status").read_text()
+            blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+            assert all(blocked >> (number - 1) & 1 for number in STOP_SIGNALS), status
+    for process in waiting:
+        process.suspend()
+    command.terminate()
+    for process in waiting:
+        process.resume()
+    code, out, err = run.end()
+    assert code == 130, err
+    assert re.search(r"saved \S*step-\d+", out)
 
 
 def test_a_stop_completes_the_checkpoint_that_is_being_written(toy, tmp_path):

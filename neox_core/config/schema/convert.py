@@ -148,7 +148,8 @@ def same(one: Any, other: Any) -> bool:
 
 def _field_value(field: Field, raw: Any, path: str, report: Callable[[Problem], None]) -> Iterator[Any]:
     """The checked value, or NOTHING when a problem was reported."""
-    if raw is None and not _takes_none(field.type):
+    union = get_args(field.type) if _is_union(field.type) else ()
+    if raw is None and field.type not in (Any, None, type(None)) and type(None) not in union:
         if field.required:
             report(Problem(f"{REQUIRED} and may not be null", path, field.info.help))
         else:
@@ -174,10 +175,6 @@ def _said(error: Exception, name: str) -> str:
     """The message of a validator, without the field's name that attrs puts in front."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.removeprefix(f"'{name}' ").removeprefix(f"{name} ") if name else text
-
-
-def _takes_none(kind: Any) -> bool:
-    return kind in (Any, None, type(None)) or (_is_union(kind) and type(None) in get_args(kind))
 
 
 def _is_union(kind: Any) -> bool:
@@ -314,8 +311,5 @@ def _str(raw: Any) -> str:
     return raw
 
 
-def _path(raw: Any) -> Path:
-    return Path(_str(raw))
-
-
-_PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str, Path: _path}
+_PLAIN: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str}
+_PLAIN[Path] = lambda raw: Path(_str(raw))

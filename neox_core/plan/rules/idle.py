@@ -22,13 +22,10 @@ class Idle:
     does: str = "nothing"
 
 
-def _no_tokenizer(config: Config, shape: ClusterShape) -> str:
-    return "" if config.section(DataSection).tokenizer_type else "there is no tokenizer-type to read it"
-
-
+NO_TOKENIZER = "there is no tokenizer-type to read it"
 IDLE = (
     Idle(("eval_interval",), lambda config, _: "" if config.section(TrainingSection).eval_iters else "eval-iters is 0"),
-    Idle(("sample_prompt",), _no_tokenizer),
+    Idle(("sample_prompt",), lambda config, _: "" if config.section(DataSection).tokenizer_type else NO_TOKENIZER),
 )
 
 

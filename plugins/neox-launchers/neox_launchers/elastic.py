@@ -32,6 +32,7 @@ from attrs import define, evolve
 from neox_core.errors import UsageError, run_main
 from neox_core.files import allow_many_files
 from neox_core.heartbeat import VARIABLE, Heartbeats
+from neox_core.interpreter import STOP_SIGNALS, start_thread
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import names, read_plan, settings_of, some
 from neox_launchers.contents import contents
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 REPORT_S = 2.0
 """For the agent to notice that its ranks have ended, and to report."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -86,11 +86,11 @@ def main() -> int:
     alone = len(plan.cluster.hosts) == 1
     stalls = StallWatch(agent.ranks, beats, run_file.parent, log_dir, Path(local) if local else save, alone)
     _pass_signals_on(agent, stalls, asked)
-    threading.Thread(target=stalls.follow, daemon=True).start()
+    start_thread(stalls.follow, name="neox-stalls")
     if by and by.isdecimal():
-        _watch(_follow_stdin, agent, cut_off)
+        start_thread(_follow_stdin, agent, cut_off, name="neox-parent")
     else:  # which a daemon on this host has started, else `neox train` itself
-        _watch(_follow_parent, None if by else os.environ.get("NEOX_SUPERVISOR"))
+        start_thread(_follow_parent, None if by else os.environ.get("NEOX_SUPERVISOR"), name="neox-parent")
     if meeting is not None:
         code = _as_one_of_several(agent, meeting, run_file.parent, plan, asked, cut_off)
         sys.stderr.flush()
@@ -220,10 +220,6 @@ def _send(signum: signal.Signals, ranks: Iterable[Rank]) -> None:
     for rank in ranks:
         with suppress(ProcessLookupError):  # it has ended already
             os.kill(rank.pid, signum)
-
-
-def _watch(follow: Callable[..., None], *args: object) -> None:
-    threading.Thread(target=follow, args=args, daemon=True).start()
 
 
 def _follow_parent(starter: str | None) -> None:

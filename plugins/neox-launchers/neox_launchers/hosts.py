@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
+from neox_core.interpreter import STOP_SIGNALS
 from neox_core.plan.runfile import DIGEST, read_runfile
 from neox_launchers.agents import names, settings_of, ssh_options
 from neox_launchers.failure import SECRET, STOP, clear_failures, telling, write_whole
@@ -27,7 +28,6 @@ from neox_launchers.listening import Listener
 from neox_launchers.mpi import require_its_own
 from neox_launchers.verdict import judge
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_S = 0.1
 TERM_S = 2.0
 """For the command to end by SIGTERM, before it is killed with its children."""

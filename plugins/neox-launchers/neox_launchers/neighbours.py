@@ -10,6 +10,7 @@ from pathlib import Path
 from attrs import define, field
 from torch.distributed import DistError, Store
 
+from neox_core.interpreter import start_thread
 from neox_launchers.failure import FAILED, STOP, say_to_first
 
 LOOK_S = 0.2
@@ -56,7 +57,7 @@ class Neighbours:
     _asked: bool = False
 
     def start(self) -> None:
-        threading.Thread(target=self._follow, daemon=True).start()
+        start_thread(self._follow, name="neox-neighbours")
 
     def finish(self) -> None:
         """The ranks of this host have ended; where one has failed, the others are told before this process ends."""
@@ -72,7 +73,7 @@ class Neighbours:
                 return
         now = time.monotonic()
         self._heard = dict.fromkeys(range(1, len(self.hosts)) if self.node == 0 else (0,), now)
-        threading.Thread(target=self._talk, args=(store,), daemon=True).start()
+        start_thread(self._talk, store, name="neox-talk")
         self._decide()
 
     def _talk(self, store: Store) -> None:

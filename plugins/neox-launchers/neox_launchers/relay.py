@@ -17,11 +17,13 @@ import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
 from neox_core.errors import RankError, run_main
+from neox_core.interpreter import STOP_SIGNALS, start_thread
 from neox_core.plan.runfile import RunPlan
 from neox_launchers.agents import Words, login, names, read_plan, settings_of, ssh_options
 from neox_launchers.failure import SHUTDOWN_S
@@ -35,7 +37,6 @@ LONGEST = 1 << 16
 """Bytes that are passed on at once of a line that does not end."""
 LEFT_S = SHUTDOWN_S + 10.0
 """For the agents to end when their pipes have ended."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Process = subprocess.Popen[bytes]
 
@@ -58,8 +59,9 @@ def main() -> int:
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, ask)
-    threading.Thread(target=_follow_stdin, args=([*running.values()],), daemon=True).start()
-    with ThreadPoolExecutor(len(part)) as pool:
+    start_thread(_follow_stdin, [*running.values()], name="neox-parent")
+    deaf = partial(signal.pthread_sigmask, signal.SIG_BLOCK, STOP_SIGNALS)  # as start_thread makes a thread
+    with ThreadPoolExecutor(len(part), initializer=deaf) as pool:
         return max(pool.map(lambda node: _follow(running[node], hosts[part[0]], hosts[node]), part))
 
 
