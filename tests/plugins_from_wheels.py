@@ -28,11 +28,12 @@ PIP = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 AT_ONCE = 3
 """Plugins that are tested beside each other."""
 WITH_DEADLINES = ("neox-fsspec", "neox-launchers")
-"""Whose tests expect something within a time, and mostly wait for it: one after the other, beside the rest."""
+"""Whose tests expect something within a time, and mostly wait for it: beside the rest, which comes after them where
+processors are short."""
 CHECKER = "neox-author"
 """The plugin with the command `neox plugins check` and the kit."""
-PRELOADED = ("numpy", "pytest")
-"""What the tests of every plugin import, with torch: they run in forks of a process that has them."""
+PRELOADED = ("numpy", "pytest", "torch._dynamo")
+"""What the tests of most plugins import, with torch: they run in forks of a process that has them."""
 FIRST = ("neox-triton", "neox-gpt", "neox-deepspeed", "neox-retrieval", "neox-autotuning", "neox-hf")
 """Those that take longest, so that nothing is left to wait for at the end."""
 
@@ -123,7 +124,7 @@ def main() -> None:
     timed = [name for name in names if name in WITH_DEADLINES]
     rest = sorted((name for name in names if name not in timed), key=lambda name: name not in FIRST)
     with ThreadPoolExecutor() as lanes:
-        first = list(chain(*lanes.map(failing, (timed, rest), (test, test), (1, AT_ONCE))))
+        first = list(chain(*lanes.map(failing, (timed, rest), (test, test), (len(WITH_DEADLINES), AT_ONCE))))
     failed = failing(first, lambda name: try_again(name, pythons[name], built[name], outside), 1)
     run(*PIP, "install", "--no-deps", *(next(folder.glob("*.whl")) for folder in built.values()))
     run(sys.executable, "-m", "pip", "check")

@@ -1,10 +1,8 @@
-"""One of several ranks that step the optimizers of neox-onebit on given gradients: `drive_ranks.py FOLDER`.
+"""One of several ranks that step the optimizers of neox-onebit on given gradients.
 
 Leaves FOLDER/<case>-<rank>.pt, what the rank saw after each step, and FOLDER/bytes-<rank>.pt.
 """
 
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -208,16 +206,9 @@ def refused() -> None:
         entry.load()([{"params": start()}], build(entry), group=dist.group.WORLD)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    here, ranks, place = dist.get_rank(), dist.get_world_size(), Path(sys.argv[1])
+def drive(folder: Path, rank: int, size: int) -> None:
     for each in CASES:
-        stepped(each, place, here, ranks)
-    counted(place, here, ranks)
-    idle(here, ranks)
+        stepped(each, folder, rank, size)
+    counted(folder, rank, size)
+    idle(rank, size)
     refused()
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(0)

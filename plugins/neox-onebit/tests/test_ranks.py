@@ -1,17 +1,15 @@
 """Two and four real processes over gloo, against the papers' recurrences in float64."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from neox_author.testing.ports import free_port
+from neox_author.testing.two_ranks import import_for_ranks, on_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from drive_ranks import CASES, COMMON, DECAY, STEPS, gradients, make, rate, start
+from drive_ranks import CASES, COMMON, DECAY, STEPS, drive, gradients, make, rate, start
 from references import (
     LENGTH,
     deepspeeds_adam,
@@ -36,15 +34,8 @@ MEETS = {
 def ranks(request, tmp_path_factory):
     """(number, what each rank saw of each case, folder)."""
     folder, size = tmp_path_factory.mktemp(f"ranks{request.param}"), request.param
-    port = str(free_port())
-    given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("drive_ranks.py")), str(folder)]
-    running = [
-        subprocess.Popen(command, env={**os.environ, **given, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]
-    said = [each.communicate()[1] for each in running]
-    assert [each.returncode for each in running] == [0] * size, "\n".join(said)
+    import_for_ranks(())
+    on_ranks(size, lambda rank, _: drive(folder, rank, size), "every rank steps")
     seen = {case: [torch.load(folder / f"{case}-{rank}.pt") for rank in range(size)] for case in CASES}
     return size, seen, folder
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from attrs import evolve, frozen
 
 from neox_author.testing.clauses import check_light, clauses, hold, not_applicable
 from neox_author.testing.resolved import completed, resolve, why_refused
-from neox_author.testing.two_ranks import on_ranks
+from neox_author.testing.two_ranks import import_for_ranks, on_ranks
 from neox_core.contracts.engine import Sharding
 from neox_core.errors import ConfigError
 from neox_core.hooks.component import load_path
@@ -60,9 +58,7 @@ def check_engine(catalog: Catalog, name: str, **keys: Any) -> None:
         resolved = ask(**KEYS, **keys)
         _check_planner(resolved)
         tried = Tried(resolved.plan, Path(folder))
-        for library in tried.maker().libraries:
-            with suppress(ImportError):
-                import_module(library)  # once, and not in each process that is forked from this one
+        import_for_ranks(tried.maker().libraries)
         from neox_author.testing import engine_clauses  # imports torch
 
         wide = ask(**KEYS, **keys, train_micro_batch_size_per_gpu=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from neox_author.testing.engines import KEYS
 from neox_author.testing.engines import Tried as Shaped
 from neox_author.testing.model_clauses import check_recomputed
 from neox_author.testing.resolved import completed, resolve, why_refused
-from neox_author.testing.two_ranks import on_ranks
+from neox_author.testing.two_ranks import import_for_ranks, on_ranks
 from neox_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,8 +78,7 @@ def _check_trained(tried: Tried, folder: Path) -> None:
     if alone is None:
         return
     by = Shaped(alone.resolved.plan, folder)
-    for library in by.maker().libraries:
-        import_module(library)  # once, and not in each process that is forked from this one
+    import_for_ranks(by.maker().libraries)
     (found,) = on_ranks(1, lambda *_: train_alone(by), "it trains on one rank")
     for layout, ranks, more in LAYOUTS:
         clause = f"{layout} trains as one rank"

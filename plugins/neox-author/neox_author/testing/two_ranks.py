@@ -11,8 +11,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,16 @@ def on_ranks(size: int, act: Callable[[int, Any], Any], clause: str) -> list[Any
     for told, why in found[0]["heard"]:
         not_applicable(told, why)
     return [each["gave"] for each in found]
+
+
+def import_for_ranks(libraries: Sequence[str]) -> None:
+    """Import them, where they are installed, once and not in each rank, which is a fork of this process.
+
+    torch._dynamo, too, which an optimizer of torch imports for more than a second when it is made.
+    """
+    for library in (*libraries, "torch._dynamo"):
+        with suppress(ImportError):
+            import_module(library)
 
 
 def _tried(size: int, act: Callable[[int, Any], Any]) -> tuple[list[dict[str, Any]], set[int]]:
