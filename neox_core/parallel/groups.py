@@ -19,6 +19,8 @@ from neox_core.errors import RankError
 from neox_core.parallel.tensor import ALONE, TensorParallel
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from torch.distributed import ProcessGroup
 
     from neox_core.plan.runfile import ClusterPlan
@@ -91,6 +93,12 @@ def wait_for(work: dist.Work) -> None:
     work: what `torch.distributed` returned for `async_op=True`.
     """
     work.wait()
+
+
+def wait_at_most(limit: timedelta) -> None:
+    """Have the groups of this rank wait so long for other ranks, those too that an engine has made."""
+    for group in list(dist.distributed_c10d._world.pg_map):  # noqa: SLF001
+        dist.distributed_c10d._set_pg_timeout(limit, group)  # noqa: SLF001
 
 
 def _group(ranks: list[int]) -> ProcessGroup | None:

@@ -68,7 +68,8 @@ def detect(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> Mach
     present = len(_entries(root / "dev", r"nvidia\d+")) or len(_entries(root / "proc/driver/nvidia/gpus", r".+"))
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        present = min(present, _visible(visible))
+        named = takewhile(lambda name: name and name[0] != "-", map(str.strip, visible.split(",")))
+        present = min(present, sum(1 for _ in named))  # CUDA reads them up to one such as -1
     return Machine(present, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -77,11 +78,6 @@ def _entries(folder: Path, pattern: str) -> list[str]:
         return [path.name for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
     except OSError:
         return []
-
-
-def _visible(text: str) -> int:
-    """CUDA reads the list up to its first entry that is not a device, such as -1."""
-    return sum(1 for _ in takewhile(lambda name: name and name[0] != "-", map(str.strip, text.split(","))))
 
 
 def imagined(text: str) -> tuple[Machine, Pool]:

@@ -27,7 +27,7 @@ from neox_core.data.tokenizer import padded_vocab
 from neox_core.heartbeat import Heartbeat
 from neox_core.parallel.agreement import Agreement
 from neox_core.parallel.context import BuildContext, build_context
-from neox_core.parallel.groups import Groups, build_groups
+from neox_core.parallel.groups import Groups, build_groups, wait_at_most
 from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
 from neox_core.run.evaluation import Evaluation
@@ -241,6 +241,8 @@ class _Built:
     ) -> bool:
         """Train, and evaluate after the last step. Returns whether the run came to its last step."""
         plan, state, samples, progress = self.plan, self.state, self.samples, report.run.progress
+        if stop.heartbeat.watched and plan.train.stall_timeout_s:  # by what leaves out the time of a suspended run
+            wait_at_most(timedelta(days=30))
 
         def valid(split: Split = "valid") -> Iterator[Tensor]:
             with progress.during("evaluating"):
@@ -265,6 +267,7 @@ class _Built:
         saver.wait()
         if events:
             events.end()
+        wait_at_most(COLLECTIVE_TIMEOUT)
         return finished
 
     def _unevaluated(self) -> Iterator[Split]:

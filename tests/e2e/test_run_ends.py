@@ -116,6 +116,35 @@ def test_a_stop_of_a_run_that_was_suspended_is_heard(toy, tmp_path, ranks, start
     assert re.search(r"saved \S*step-\d+", out)
 
 
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (PLAIN,),
+        (PLAIN, "model-parallel-size=2"),
+        ("engine=deepspeed", "zero_optimization.stage=1"),
+        ("engine=deepspeed", "pipe-parallel-size=2"),
+    ],
+    ids=["plain", "tensor", "zero-1", "pipe"],
+)
+def test_a_run_that_was_suspended_for_longer_than_ranks_wait_for_each_other_trains_on(toy, tmp_path, sets):
+    """The half hour of torch's groups is four seconds here, while the run is built."""
+    run = Run(toy, tmp_path, *LONG, *sets, "activation=faulty", FAULT="short waits")
+    run.wait_for_step(10)
+    command = psutil.Process(run.process.pid)
+    everyone = [command, *command.children(recursive=True)]
+    for process in everyone:
+        process.suspend()
+    time.sleep(6)
+    before = max(run.losses())
+    for process in everyone:
+        process.resume()
+    run.wait_for_step(before + 20)
+    command.terminate()
+    code, out, err = run.end()
+    assert code == 130, err
+    assert re.search(r"saved \S*step-\d+", out)
+
+
 def test_a_stop_completes_the_checkpoint_that_is_being_written(toy, tmp_path):
     run = Run(toy, tmp_path, *LONG, PLAIN, *BEHIND)
     run.wait_for_step(5)

@@ -36,7 +36,10 @@ def as_today(run: dict[str, Any]) -> dict[str, Any]:
         if isinstance(settings, dict):
             blocks["optim"]["schedule"] = {**schedule, "settings": {**CURVE, **settings}}
     version = run.get("neox_version")
-    chosen = {field: _component(*named, version) for field, named in CHOSEN.items() if field not in run}
+    rest: dict[str, Any] = {"version": version if isinstance(version, str) else "", "target": ""}
+    rest |= {"settings_class": None, "settings": {}, "planner": None}  # nothing vouches for it
+    names = ("kind", "name", "plugin")
+    chosen = {f: dict(zip(names, each, strict=True)) | rest for f, each in CHOSEN.items() if f not in run}
     return {**{key: [] for key in LISTS}, **run, **blocks, **chosen}
 
 
@@ -44,17 +47,3 @@ def terms_today(terms: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, A
     """What a checkpoint stored of its schedule, by config key, with the key that the schedule of `now` has today."""
     key = "lr-decay-version"
     return {**({key: 1} if key in now and terms.get("lr-decay-style") in CURVES[1] else {}), **terms}
-
-
-def _component(kind: str, name: str, plugin: str, version: Any) -> dict[str, Any]:
-    """A component as a plan names it, which nothing vouches for."""
-    return {
-        "kind": kind,
-        "name": name,
-        "plugin": plugin,
-        "version": version if isinstance(version, str) else "",
-        "target": "",
-        "settings_class": None,
-        "settings": {},
-        "planner": None,
-    }

@@ -90,11 +90,13 @@ class Exchange:
             if counts[other] >= count:
                 return
             os.sched_yield()
-        deadline = time.monotonic() + self._timeout_s
+        waited, before = 0.0, time.monotonic()
         while counts[other] < count:
             time.sleep(PAUSE_S)
+            now = time.monotonic()
+            waited, before = waited + min(now - before, 1.0), now  # time in which the run is suspended does not count
             ended = self._ends[other].poll(0)
-            if (ended or time.monotonic() > deadline) and counts[other] < count:
+            if (ended or waited > self._timeout_s) and counts[other] < count:
                 what = "connection closed: its process has ended" if ended else "timed out"
                 raise RuntimeError(f"a sum with tensor-parallel rank {other}: {what}")
 
