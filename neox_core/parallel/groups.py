@@ -10,6 +10,9 @@ least, the stages of a pipeline, may be on different hosts. DeepSpeed's `PipeMod
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -19,8 +22,6 @@ from neox_core.errors import RankError
 from neox_core.parallel.tensor import ALONE, TensorParallel
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from torch.distributed import ProcessGroup
 
     from neox_core.plan.runfile import ClusterPlan
@@ -95,10 +96,17 @@ def wait_for(work: dist.Work) -> None:
     work.wait()
 
 
-def wait_at_most(limit: timedelta) -> None:
-    """Have the groups of this rank wait so long for other ranks, those too that an engine has made."""
-    for group in list(dist.distributed_c10d._world.pg_map):  # noqa: SLF001
-        dist.distributed_c10d._set_pg_timeout(limit, group)  # noqa: SLF001
+@contextmanager
+def waiting_long(watched: bool) -> Iterator[None]:
+    """Have all groups of this rank wait a month if a launcher watches it, which leaves out the time of a suspension."""
+    world = dist.distributed_c10d
+    groups = [*world._world.pg_map] if watched else []  # noqa: SLF001
+    before = [each._get_backend(each._device_types[0]).options._timeout for each in groups]  # noqa: SLF001
+    for each in groups:
+        world._set_pg_timeout(timedelta(days=30), each)  # noqa: SLF001
+    yield
+    for each, limit in zip(groups, before, strict=True):
+        world._set_pg_timeout(limit, each)  # noqa: SLF001
 
 
 def _group(ranks: list[int]) -> ProcessGroup | None:

@@ -27,7 +27,7 @@ from neox_core.data.tokenizer import padded_vocab
 from neox_core.heartbeat import Heartbeat
 from neox_core.parallel.agreement import Agreement
 from neox_core.parallel.context import BuildContext, build_context
-from neox_core.parallel.groups import Groups, build_groups, wait_at_most
+from neox_core.parallel.groups import Groups, build_groups, waiting_long
 from neox_core.run.consumed import require_consumed
 from neox_core.run.digests import compare, describe
 from neox_core.run.evaluation import Evaluation
@@ -116,7 +116,7 @@ def run(plan: RunPlan, maker: EngineMaker, startup: Startup, ledger: set[str]) -
             report=partial(write_failure, Path(plan.run_dir), rank, waits=True),
             ends=partial(checkpointer.attend, report.say),
         )
-        with stop_signal as stop:
+        with stop_signal as stop, waiting_long(heartbeat.watched and plan.train.stall_timeout_s > 0):
             finished = built.train(resumed.schedule, report, events, checkpointer, stop)
         if finished and plan.train.sample_prompt is not None and tokenizer is not None:
             built.show_sample(tokenizer, plan.train.sample_prompt, report)
@@ -241,8 +241,6 @@ class _Built:
     ) -> bool:
         """Train, and evaluate after the last step. Returns whether the run came to its last step."""
         plan, state, samples, progress = self.plan, self.state, self.samples, report.run.progress
-        if stop.heartbeat.watched and plan.train.stall_timeout_s:  # by what leaves out the time of a suspended run
-            wait_at_most(timedelta(days=30))
 
         def valid(split: Split = "valid") -> Iterator[Tensor]:
             with progress.during("evaluating"):
@@ -267,7 +265,6 @@ class _Built:
         saver.wait()
         if events:
             events.end()
-        wait_at_most(COLLECTIVE_TIMEOUT)
         return finished
 
     def _unevaluated(self) -> Iterator[Split]:

@@ -38,8 +38,7 @@ def as_today(run: dict[str, Any]) -> dict[str, Any]:
     version = run.get("neox_version")
     rest: dict[str, Any] = {"version": version if isinstance(version, str) else "", "target": ""}
     rest |= {"settings_class": None, "settings": {}, "planner": None}  # nothing vouches for it
-    names = ("kind", "name", "plugin")
-    chosen = {f: dict(zip(names, each, strict=True)) | rest for f, each in CHOSEN.items() if f not in run}
+    chosen = {f: {"kind": k, "name": n, "plugin": p, **rest} for f, (k, n, p) in CHOSEN.items() if f not in run}
     return {**{key: [] for key in LISTS}, **run, **blocks, **chosen}
 
 

@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from attrs.exceptions import FrozenInstanceError
 
 from neox_core.errors import RankError
-from neox_core.parallel.groups import Groups, build_groups
+from neox_core.parallel.groups import Groups, build_groups, waiting_long
 from neox_core.plan.runfile import ClusterPlan, Host
 
 pytestmark = pytest.mark.ranks
@@ -33,6 +35,20 @@ def test_frozen() -> None:
 def test_two_planned_and_one_alone() -> None:
     with pytest.raises(RankError, match="2 ranks are planned"):
         build_groups(cluster(2))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_groups_wait_long_inside_the_block_alone(tmp_path, watched) -> None:
+    """Each as long as before behind it: the agreement's group waits longer than those of the layout."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        limits = {dist.new_group([0], timeout=timedelta(hours=hours)): timedelta(hours=hours) for hours in (1, 12)}
+        with waiting_long(watched):
+            inside = [each._get_backend(torch.device("cpu")).options._timeout for each in limits]
+            assert inside == ([timedelta(days=30)] * 2 if watched else [*limits.values()])
+        assert {each: each._get_backend(torch.device("cpu")).options._timeout for each in limits} == limits
+    finally:
+        dist.destroy_process_group()
 
 
 def test_one_planned_and_another_number_run(tmp_path) -> None:
