@@ -25,18 +25,20 @@ from turns import SETTLE, neox_train, take_turns
 
 RANKS, BATCH = 2, 8
 ALONE = "one process"
+PIPELINE = {
+    "num_gpus": RANKS,
+    "pipe-parallel-size": 2,
+    "pipe-partition-method": "time",
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": BATCH,
+}
 LAYOUTS: dict[str, dict[str, Any]] = {
     ALONE: {"num_gpus": 1},
     "tp2": {"num_gpus": RANKS, "model-parallel-size": 2},
     "tp2, sequence parallel": {"num_gpus": RANKS, "model-parallel-size": 2, "sequence-parallel": True},
     "dp2": {"num_gpus": RANKS, "train_micro_batch_size_per_gpu": BATCH // RANKS},
-    "pp2": {
-        "num_gpus": RANKS,
-        "pipe-parallel-size": 2,
-        "pipe-partition-method": "time",
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": BATCH,
-    },
+    "pp2": PIPELINE,
+    "pp2, shared head": PIPELINE | {"pipe-partition-method": "time+head"},
 }
 
 
@@ -56,7 +58,7 @@ def measure(name: str, layouts: list[str], repeats: int, data: Path, folder: Pat
         if layout != ALONE:
             shares = [100 * value / alone for value, alone in zip(values, rates[ALONE], strict=True)]
             append_row("layouts_cpu", f"{name}, fp32: {layout} / {ALONE}", "%", shares)
-        if layout == "pp2":
+        if layout.startswith("pp2"):
             limit = limit_of((folder / name / layout / "output").read_text())
             append_row("layouts_cpu", f"{name}, fp32: {layout}, limit of bubble and slowest stage", "%", [limit])
             append_row(
@@ -66,7 +68,7 @@ def measure(name: str, layouts: list[str], repeats: int, data: Path, folder: Pat
 
 def limit_of(output: str) -> float:
     """The most that a pipeline of such stages reaches, in % of what its ranks would without waiting."""
-    said = re.search(r"cut by time into stages of .* layers, (.*) of a micro-batch", output)
+    said = re.search(r"cut by time into stages of .*, ([\d.]+ %.*) of a micro-batch", output)
     if said is None:
         raise SystemExit("the run does not say how it was cut")
     slowest = max(float(each) for each in re.findall(r"([\d.]+) %", said[1])) / 100

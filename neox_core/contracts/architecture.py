@@ -75,7 +75,8 @@ class ArchitecturePlanner(Protocol):
 
     plan_class: of `plan.model`, a `ModelPlan` that run.json can hold. rules: asked where the architecture is chosen.
     picture: the module that `neox config show --attention` runs, with `model`, `seed` and `out`; "": there is none.
-    A class of it may leave out what has a default here.
+    shares_output_layer, which any may leave out: whether `Row.outputs` of some positions of `passed` are those of these
+    positions (`time+head`). A class of it may leave out what has a default here.
     """
 
     plan_class: type[ModelPlan]

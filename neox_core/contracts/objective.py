@@ -165,10 +165,10 @@ class Objective(Protocol):
 
     A process that reads a run's data makes one of its own, and so does the engine of a rank.
 
-    Planner: `(settings) -> int`, how many passes over the model a batch takes; without one, 1. A pipeline refuses an
-    objective with more passes than one, before the start. It may have `rules`, as an architecture's planner; and, where
-    it reads other datasets than `data-path`, `datasets(config)`, the key and prefix of each, and `data(config, plan)`,
-    the DataPlan with them.
+    Planner: `(settings) -> int`, how many passes over the model a batch takes; without one, 1. A pipeline refuses more
+    than one, before the start. It may have `rules`, as an architecture's planner; `takes_cross_entropy(settings)`,
+    whether the loss uses nothing else of `Outputs`, as `time+head` needs; and, where it reads other datasets than
+    `data-path`, `datasets(config)`, the key and prefix of each, and `data(config, plan)`, the DataPlan with them.
 
     * `draws`, True where `loss` uses `Batch.keys`, may be left out otherwise.
     * `inputs`, `weights` and `loss` are pure functions of the batch and the model: they keep nothing, do not wait for

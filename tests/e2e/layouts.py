@@ -212,6 +212,8 @@ def run_case(case: dict[str, Any], out: Path) -> None:
     seconds = case.pop("seconds", None)
     plan = make_plan(case, out, world)
     plan = evolve(plan, model=evolve(plan.model, compile=compiled))
+    if isinstance(seconds, float):  # of the output layer, the last of the row; each other layer takes one
+        seconds = [*[1.0] * (plan.model.num_layers + 2), seconds]
     groups = build_groups(plan.cluster)
     context = build_context(plan, groups, local_rank=0)
     recompute = plan.model.recompute

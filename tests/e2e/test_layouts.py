@@ -89,6 +89,7 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
         "pp2": {"pipe": 2, "accumulation": 2},
         "pp2z1": {"pipe": 2, "zero": 1, "accumulation": 4},
         "pp2time": {"pipe": 2, "partition": "time", "accumulation": 2},
+        "pp2head": {"pipe": 2, "partition": "time+head", "seconds": 7.0, "accumulation": 4},
         "pp2deepspeed": {"pipe": 2, "recompute": DEEPSPEED, "accumulation": 2},
         "tp2compiled": {"tensor": 2, "compiled": True},
         "pp2compiled": {"pipe": 2, "accumulation": 2, "compiled": True},
@@ -96,6 +97,9 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     4: {
         "tp2pp2": {"tensor": 2, "pipe": 2, "accumulation": 4},
         "tp2pp2time": {"tensor": 2, "pipe": 2, "partition": "time", "accumulation": 4},
+        "tp2pp2head": {"tensor": 2, "pipe": 2, "partition": "time+head", "seconds": 5.0, "accumulation": 4},
+        "dp2pp2z1head": {"pipe": 2, "partition": "time+head", "seconds": 5.0, "zero": 1, "accumulation": 2},
+        "pp4head": {"pipe": 4, "partition": "time+head", "seconds": 12.0, "accumulation": 4},
         "tp2dp2z1": {"tensor": 2, "zero": 1},
         "tp2dp2z3": {"tensor": 2, "zero": 3},
         "tp2dp2z1owned": {"tensor": 2, "zero": 1, "owned": True},
@@ -117,7 +121,11 @@ ONLY = {
     "tp2dp2z3": ("plain", "llama", "counted"),
     "pp2z1": ("shared", "counted"),
     "pp2time": ("plain", "neox", "rpe", "dropout", "recompute", "documents", "mixers", "shared"),
+    "pp2head": ("plain", "neox", "rpe", "dropout", "recompute", "documents", "curriculum", "shared", "counted"),
     "tp2pp2time": ("llama", "recompute"),
+    "tp2pp2head": ("llama", "recompute"),
+    "dp2pp2z1head": ("plain", "neox", "documents"),
+    "pp4head": ("shared",),
     "pp2deepspeed": ("recompute", "rpe"),
     "tp2compiled": ("plain", "neox"),
     "pp2compiled": ("plain",),
@@ -140,6 +148,7 @@ IN_HALF = {
     "tp2": {"tensor": 2},
     "tp2sp": {"tensor": 2, "sequence_parallel": True},
     "pp2z1": {"pipe": 2, "zero": 1},
+    "pp2z1head": {"pipe": 2, "zero": 1, "partition": "time+head", "seconds": 7.0},
     "dp2z3compiled": {"zero": 3, "compiled": True},
 }
 
@@ -195,6 +204,15 @@ def swap_cases(out: Path) -> dict[int, list[dict[str, Any]]]:
         {"name": "straight-time", "steps": WHOLE, "seconds": [1.0, 1.0, 1.0, 1.0, 5.0], **by_time},
         {"name": "swap-time", "seconds": [1.0, 1.0, 1.0, 0.0, 3.0], **loads, **by_time},
         {"name": "other-cut", "seconds": [1.0, 1.0, 1.0, 0.0, 3.0], "finetune": True, **loads, **by_time},
+    ]
+    shared = {**by_time, "partition": "time+head"}
+    loads["load"] = str(out / "2" / "half-head")
+    cases[2] += [
+        {"name": "half-head", "steps": HALFWAY, "seconds": [1.0, 1.0, 1.0, 1.0, 5.0], **shared},
+        {"name": "straight-head", "steps": WHOLE, "seconds": [1.0, 1.0, 1.0, 1.0, 5.0], **shared},
+        {"name": "swap-head", "seconds": [1.0, 3.0, 3.0, 0.0, 2.0], **loads, **shared},
+        {"name": "other-head", "seconds": [1.0, 3.0, 3.0, 0.0, 2.0], "finetune": True, **loads, **shared},
+        {"name": "head-time", "seconds": [1.0, 1.0, 1.0, 0.0, 3.0], **loads, **by_time},
     ]
     cases[1].append({"name": "straight", "steps": WHOLE, **SWAP})
     for kind, swaps, steps in (("swap", SWAPS, WHOLE), ("again", AGAIN, HALFWAY)):
@@ -289,6 +307,21 @@ def test_a_resumed_pipeline_keeps_the_cut_that_was_measured_to_the_bit(out: Path
     expected, found = told(out / "2" / "straight-time"), told(out / "2" / "swap-time")
     assert found["norms"] == expected["norms"][HALFWAY:]
     tensors, others = stored(out / "2" / "straight-time"), stored(out / "2" / "swap-time")
+    assert set(others) == set(tensors)
+    assert [key for key, tensor in tensors.items() if not torch.equal(others[key], tensor)] == []
+
+
+def test_a_resumed_pipeline_keeps_the_shares_of_the_output_layer_to_the_bit(out: Path) -> None:
+    """Of 8 positions; also where layers take other times now. With `time` its row is measured and cut again."""
+    names = ("half-head", "straight-head", "swap-head", "other-head", "head-time")
+    stages = [told(out / "2" / name)["stages"] for name in names]
+    assert stages == [[0, 3, 5, 341, 683], [0, 3, 5, 341, 683], [0, 3, 5, 341, 683], [0, 2, 5, 85, 939], [0, 3, 5]]
+    assert told(out / "2" / "swap-head")["notes"] == [
+        "the pipeline is cut as in the checkpoint, into stages of 3 and 2 layers with 33 and 67 % of the output layer"
+    ]
+    expected, found = told(out / "2" / "straight-head"), told(out / "2" / "swap-head")
+    assert found["norms"] == expected["norms"][HALFWAY:]
+    tensors, others = stored(out / "2" / "straight-head"), stored(out / "2" / "swap-head")
     assert set(others) == set(tensors)
     assert [key for key, tensor in tensors.items() if not torch.equal(others[key], tensor)] == []
 

@@ -157,7 +157,7 @@ SPEED: list[tuple[float, list[Options]]] = [
     (0.2, each("num_workers", 1)),
     (0.3, each("checkpoint", {"background": True})),
 ]  # fmt: skip
-PIPELINES = each("pipe_partition_method", "type:transformer", "uniform", "parameters", "time")
+PIPELINES = each("pipe_partition_method", "type:transformer", "uniform", "parameters", "time", "time+head")
 
 
 def drawn(draw: random.Random, table: list[tuple[float, list[Options]]]) -> Options:

@@ -64,6 +64,7 @@ class BertPlanner(GPTPlanner):
 
     plan_class: type[GPTPlan] = BertPlan
     picture = ""
+    shares_output_layer = False
 
     def components(self, kind: str, fields: Mapping[str, Any], registry: Any) -> Sequence[Named] | None:
         """Those of a decoder; in place of causal attention, one that sees all of a sample."""

@@ -1,6 +1,7 @@
 """The planner of the objective: one pass for a batch, and the datasets that it blends."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import evolve
 
@@ -77,6 +78,10 @@ class Planner:
     def __call__(self, settings: object) -> int:
         """One pass over the model for a batch."""
         return 1
+
+    def takes_cross_entropy(self, settings: Any) -> bool:
+        """Whether the loss needs nothing else of the model's outputs."""
+        return not settings.z_loss
 
     def datasets(self, config: Config) -> list[tuple[str, str]]:
         """(key, prefix) of each dataset that a split has of its own."""

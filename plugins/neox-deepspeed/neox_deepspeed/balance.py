@@ -26,6 +26,7 @@ from neox_core.parallel.context import DTYPES
 from neox_core.parallel.sample_keys import sample_keys
 from neox_core.plan.stored.saved import STATE, read_stored
 from neox_core.plan.stored.stores import checkpoint_to_load, open_stores
+from neox_deepspeed.shared_head import WHOLE, SharedOutputs, cut_with_head
 
 if TYPE_CHECKING:
     from neox_core.contracts.objective import Outputs
@@ -39,12 +40,20 @@ MOST_CALLS, ENOUGH_S = 5, 2.0
 """A layer is called as often after its first call as fits this time, once at least."""
 
 
+BY_TIME = ("time", "time+head")
+"""Values of `pipe-partition-method`. With the second, stages share the output layer: see `shared_head`."""
+
+
 @frozen
 class Cut:
-    """parts: where each stage begins in the row, then the end of the row. notes: lines for people."""
+    """parts: where each stage begins in the row, then the end of the row. notes: lines for people.
+
+    shares: of the output layer, as `shared_head.shares_of`; () where the last stage has it alone.
+    """
 
     parts: tuple[int, ...]
     notes: tuple[str, ...]
+    shares: tuple[int, ...] = ()
 
 
 def cut_by_time(
@@ -57,21 +66,31 @@ def cut_by_time(
     layers, stages = tuple(row.layers), plan.cluster.pipeline_parallel
     found = [_stored(plan.checkpoint) if dist.get_rank() == 0 else ()]
     dist.broadcast_object_list(found, 0, device=context.device)
-    stored = found[0]
+    stored, kept = _parted(found[0])
     blocks = [each.recomputed or not plan.optim.zero_stage for each in layers]  # ZeRO waits for groups as of a block
-    fits = len(stored) == stages + 1 and stored[-1] == len(layers)
-    if fits and all(any(blocks[begin:end]) for begin, end in pairwise(stored)):
-        return Cut(stored, (f"the pipeline is cut as in the checkpoint, into stages of {_counts(stored)} layers",))
+    shared = plan.cluster.partition == BY_TIME[1]
+    fits = len(stored) == stages + 1 and stored[-1] == len(layers) and bool(kept) == shared
+    if fits and _all_have(blocks, stored):
+        said = f"the pipeline is cut as in the checkpoint, into stages of {_counts(stored)} layers{_percent(kept)}"
+        return Cut(stored, (said,), kept)
     with undisturbed():
         costs, trained = _measure(plan, row, context, draw, run)
-    parts = best_cut(costs, blocks if plan.optim.zero_stage else trained, stages)
+    needed = blocks if plan.optim.zero_stage else trained
+    shares: tuple[int, ...] = ()
+    parts = best_cut(costs, needed, stages)
+    if shared:
+        parts, shares = cut_with_head(costs, parts, partial(_all_have, needed))
     total, times = sum(costs), {layer.kind: cost for layer, cost in zip(layers[:-1], costs, strict=False)}
     times[f"{layers[-1].kind} with the loss"] = costs[-1]
-    shares = " and ".join(f"{100 * sum(costs[begin:end]) / total:.1f} %" for begin, end in pairwise(parts))
+    of_head = [share / WHOLE for share in shares] or [*[0.0] * (stages - 1), 1.0]
+    before = [sum([*costs[:-1], 0.0][begin:end]) for begin, end in pairwise(parts)]
+    loads = [load + share * costs[-1] for load, share in zip(before, of_head, strict=True)]
+    whole = " and ".join(f"{100 * load / total:.1f} %" for load in loads)
     listed = ", ".join(f"{kind} {1000 * cost:.3g} ms" for kind, cost in times.items())
-    note = f"the pipeline is cut by time into stages of {_counts(parts)} layers, {shares} of a micro-batch: {listed}"
+    cut = f"the pipeline is cut by time into stages of {_counts(parts)} layers{_percent(shares)}"
+    note = f"{cut}, {whole} of a micro-batch: {listed}"
     again = f"the checkpoint has {len(stored) - 1} pipeline stages and this run {stages}, so layers are measured again"
-    return Cut(parts, (again, note) if stored and len(stored) != stages + 1 else (note,))
+    return Cut(parts, (again, note) if stored and len(stored) != stages + 1 else (note,), shares)
 
 
 def best_cut(costs: Sequence[float], trained: Sequence[bool], stages: int) -> tuple[int, ...]:
@@ -100,8 +119,18 @@ def best_cut(costs: Sequence[float], trained: Sequence[bool], stages: int) -> tu
     return cut(slowest, lambda worth, cost: worth + cost * cost)[1]
 
 
+def _all_have(wanted: Sequence[bool], parts: Sequence[int]) -> bool:
+    """Whether each stage has a layer that is wanted."""
+    return all(any(wanted[begin:end]) for begin, end in pairwise(parts))
+
+
 def _counts(parts: Sequence[int]) -> str:
     return " and ".join(str(end - begin) for begin, end in pairwise(parts))
+
+
+def _percent(shares: Sequence[int]) -> str:
+    listed = " and ".join(f"{100 * each / WHOLE:.0f}" for each in shares)
+    return f" with {listed} % of the output layer" if shares else ""
 
 
 def _stored(plan: CheckpointPlan) -> tuple[int, ...]:
@@ -117,8 +146,16 @@ def _stored(plan: CheckpointPlan) -> tuple[int, ...]:
     finally:
         if folder is not None and any(each.folder in (folder, folder.parent) for each in stores.values()):
             shutil.rmtree(folder, ignore_errors=True)
-    rises = isinstance(stages, list) and all(type(each) is int for each in stages) and sorted({*stages}) == stages
-    return tuple(stages) if rises and stages[:1] == [0] else ()
+    known = isinstance(stages, list) and all(type(each) is int and each >= 0 for each in stages)
+    return tuple(stages) if known else ()
+
+
+def _parted(stored: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`Cut.parts` and `Cut.shares` of what a checkpoint has; () for anything else."""
+    count = len(stored) // 2
+    shares = stored[count + 1 :] if len(stored) % 2 and sum(stored[count + 1 :]) == WHOLE else ()
+    parts = stored[: len(stored) - len(shares)]
+    return (parts, shares) if parts[:1] == (0,) and sorted({*parts}) == [*parts] else ((), ())
 
 
 def _measure(
@@ -197,7 +234,8 @@ def _inputs(
 
     def judge(last: nn.Module, passed: Any) -> Tensor:
         def run(tokens: Tensor) -> Outputs:
-            return row.outputs(last, passed)
+            outputs = row.outputs(last, passed)
+            return SharedOutputs(outputs, slice(None), ()) if plan.cluster.partition == BY_TIME[1] else outputs
 
         dtype = DTYPES[plan.precision.autocast] if plan.precision.autocast else None
         with torch.autocast(context.device.type, dtype, enabled=dtype is not None):

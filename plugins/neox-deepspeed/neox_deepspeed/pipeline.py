@@ -19,9 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from neox_core.contracts.objective import Batch
 from neox_core.errors import ConfigError
 from neox_core.parallel.tensor import mark_parameters
-from neox_deepspeed.balance import cut_by_time
+from neox_deepspeed.balance import BY_TIME, cut_by_time
 from neox_deepspeed.engine import Engine
 from neox_deepspeed.patches import go_backward_once, import_deepspeed
+from neox_deepspeed.shared_head import SharedHead, with_help
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
@@ -54,10 +55,11 @@ def build_stage(
         plan.cluster.backend, auto_mpi_discovery=False, verbose=False, dist_init_required=False
     )
     specs, names = _specs(layers)
-    everywhere = row.shared_is_trained_by_all
-    by_time = plan.cluster.partition == "time"
+    by_time = plan.cluster.partition in BY_TIME
     run = partial(_run_stage, routing=None, recompute=recompute and evolve(recompute, by=_recomputed))
     cut = cut_by_time(plan, row, context, draw, run) if by_time else None
+    head = SharedHead(row, cut.shares, context.groups, context.device) if cut is not None and cut.shares else None
+    common: dict[str, nn.Module] = dict(row.shared) if row.shared_is_trained_by_all else {}
 
     class Stage(PipelineModule):
         """Modules are named as in the whole model, wherever the names come from: DeepSpeed's count all layers."""
@@ -65,7 +67,8 @@ def build_stage(
         draws, documents, sparse_weights = row.draws, row.documents, ()
         flops_per_token = row.flops_per_token
         shared_modules = tuple(row.shared.values())
-        stages, notes = ((), ()) if cut is None else (cut.parts, cut.notes)
+        stages, notes = ((), ()) if cut is None else ((*cut.parts, *cut.shares), cut.notes)
+        shares_head = head is not None
         _routing: Any = None
         _judge: Any = None
 
@@ -100,21 +103,41 @@ def build_stage(
 
         def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, Any]]:
             """What is held by several stages, each with those that hold it: their gradients are added up."""
-            tied = [each for each in super().get_tied_weights_and_groups() if each[0].requires_grad]
-            for weight in filter(lambda each: each.requires_grad, _parameters(row) if everywhere else ()):
+            by_all = {id(each): each for each in _parameters(common) if each.requires_grad}
+            tied = super().get_tied_weights_and_groups()
+            tied = [each for each in tied if each[0].requires_grad and id(each[0]) not in by_all]
+            for weight in by_all.values():
                 if weight.grad is None:  # a stage that does not use it
                     weight.grad = torch.zeros_like(weight)
                 tied.append((weight, context.groups.pipe))
             return tied
 
         def mean_loss(self, passed: Any, given: tuple[Tensor, ...]) -> Tensor:
-            loss: Tensor = self._judge(row.outputs(self._module(len(layers) - 1), passed), given)
+            shared = head.outputs if head is not None and torch.is_grad_enabled() else row.outputs
+            outputs = shared(self._module(len(layers) - 1), passed)
+            loss: Tensor = self._judge(outputs, given)
             return _after(loss, passed)
 
+        def help(self, length: int, backward: Callable[[Tensor, Tensor], None]) -> None:
+            """As `SharedHead.help`."""
+            assert head is not None  # noqa: S101
+            head.help(self._module(len(layers) - 1), length, backward)
+
+        def hold(self, index: int) -> nn.Module:
+            """The module of a layer, be the layer in another stage."""
+            if self._find(index) is None:
+                self.add_module(layers[index].module, layers[index].make())
+            return self._module(index)
+
         def _module(self, index: int) -> nn.Module:
-            key = _key(layers[index].module)
-            module: nn.Module = self.tied_modules[key] if key in self.tied_modules else self._modules[str(index)]
-            return module
+            found = self._find(index)
+            assert found is not None  # noqa: S101  a layer of this stage
+            return found
+
+        def _find(self, index: int) -> nn.Module | None:
+            name, modules = layers[index].module, self._modules
+            tied = dict(self.tied_modules.items())
+            return tied.get(_key(name)) or modules.get(str(index)) or modules.get(name)
 
     grid = PipeModelDataParallelTopology(
         num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
@@ -122,22 +145,23 @@ def build_stage(
     with contextlib.nullcontext() if plan.debug else contextlib.redirect_stdout(io.StringIO()):
         stage = Stage(specs, topology=grid, partition_method=plan.cluster.partition)
     stage.loss_fn = stage.mean_loss
-    if context.groups.pipe_rank == 0 or everywhere:
-        for name, module in row.shared.items():
-            stage.add_module(name, module)
-    if context.groups.pipe_rank > 0 and everywhere:
-        for weight in _parameters(row):
-            weight.ds_pipe_replicated = True
-    for module in row.shared.values():
+    for name, module in row.shared.items():
         module.to(device=context.device)
+        if context.groups.pipe_rank == 0 or name in common:
+            stage.add_module(name, module)
+    if head is not None:
+        common[layers[-1].module] = stage.hold(len(layers) - 1)
+    if context.groups.pipe_rank > 0:
+        for weight in _parameters(common):
+            weight.ds_pipe_replicated = True
     draw(stage)
     stage.to(device=context.device, dtype=context.dtype)
     mark_parameters(stage, context.groups.tensor)
     return stage
 
 
-def _parameters(row: Row) -> list[nn.Parameter]:
-    return [weight for module in row.shared.values() for weight in module.parameters()]
+def _parameters(modules: Mapping[str, nn.Module]) -> list[nn.Parameter]:
+    return [weight for module in modules.values() for weight in module.parameters()]
 
 
 def _specs(layers: Sequence[RowLayer]) -> tuple[list[Any], dict[str, str]]:
@@ -268,6 +292,8 @@ class PipelineEngine(Engine):
         self._dtype = context.dtype
         self.stages, self.notes = self._trained.stages, self._trained.notes
         self._trained.judge_by(self._judge)
+        if self._trained.shares_head:
+            with_help(engine, self._help)
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
         """The loss is the mean of all data-parallel ranks, the same on each."""
@@ -350,6 +376,12 @@ class PipelineEngine(Engine):
 
         with self._casting():
             return self._criterion.of(batch, rest[0] if rest else None)(run)
+
+    def _help(self, backward: Callable[[Tensor, Tensor], None]) -> None:
+        """Compute this stage's part of the output layer for a micro-batch; the last stage computes its own anyway."""
+        if self._groups.pipe_rank < self._groups.pipe_size - 1:
+            with self._casting():
+                self._trained.help(self._length, backward)
 
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""

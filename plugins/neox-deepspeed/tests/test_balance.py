@@ -154,3 +154,11 @@ def test_another_number_of_stages_is_said_and_measured_again() -> None:
 def test_without_a_checkpoint_nothing_is_stored(tmp_path: Path) -> None:
     plan = plan_of(2)
     assert balance._stored(evolve(plan.checkpoint, save=str(tmp_path), load=str(tmp_path))) == ()
+
+
+def test_what_is_stored_is_read_as_parts_and_shares() -> None:
+    assert balance._parted((0, 3, 5)) == ((0, 3, 5), ())
+    assert balance._parted((0, 3, 5, 341, 683)) == ((0, 3, 5), (341, 683))
+    assert balance._parted((0, 3, 5, 7, 9)) == ((0, 3, 5, 7, 9), ())
+    for nonsense in ((), (1, 3), (0, 3, 3), (0, 5, 3, 341, 683), (3,)):
+        assert balance._parted(nonsense) == ((), ())

@@ -75,6 +75,12 @@ CASES: dict[str, Case] = {
         ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
         CPU,
     ),
+    "stages_share_a_cross_entropy": (
+        ("num_gpus=2", "pipe-parallel-size=2", "pipe-partition-method=time+head", "z-loss=0.1"),
+        "error: pipe-partition-method: time+head does not work with causal-lm, which needs more of the output layer",
+        ("num_gpus=2", "pipe-parallel-size=2", "pipe-partition-method=time+head"),
+        CPU,
+    ),
     "amp_without_zero": (
         ("amp.enabled=true", "zero_optimization.stage=1"),
         "error: amp.enabled: does not work at ZeRO stage 1",

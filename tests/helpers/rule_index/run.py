@@ -31,7 +31,7 @@ INDEX: dict[int, tuple[str | Said, ...]] = {
         "partition_has_pipeline",
         Said(
             ("pipe-partition-method=best", "num_gpus=2", "pipe-parallel-size=2"),
-            "pipe-partition-method: must be parameters, uniform, time or type:<regular expression>",
+            "pipe-partition-method: must be parameters, uniform, time, time+head or type:<regex>",
             ("pipe-partition-method=type:transformer", "num_gpus=2", "pipe-parallel-size=2"),
         ),
     ),

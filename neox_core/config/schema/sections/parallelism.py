@@ -11,12 +11,10 @@ from neox_core.config.schema.setting import setting
 
 
 def _partition(instance: Any, field: Any, value: str) -> None:
-    """`parameters`, `uniform`, `time`, or `type:` and a regular expression."""
+    """`parameters`, `uniform`, `time`, `time+head`, or `type:` and a regular expression."""
     kind, _, pattern = value.partition(":")
-    if value in ("parameters", "uniform", "time"):
-        return
-    if kind != "type" or not pattern:
-        raise ValueError(f"must be parameters, uniform, time or type:<regular expression>, not {shown(value)}")
+    if value not in ("parameters", "uniform", "time", "time+head") and (kind != "type" or not pattern):
+        raise ValueError(f"must be parameters, uniform, time, time+head or type:<regex>, not {shown(value)}")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -41,7 +39,8 @@ class ParallelismSection:
     pipe_partition_method: str = _split(
         "type:transformer",
         help="What is divided equally over pipeline stages: parameters, layers (uniform), the layers of type:<regex>, "
-        "or what layers and loss take forward and backward, measured at the start (time).",
+        "or what layers and loss take forward and backward, measured at the start (time; with time+head they share the "
+        "output layer).",
         check=_partition,
         origin="gpt-neox",
     )

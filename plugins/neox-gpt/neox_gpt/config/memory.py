@@ -20,9 +20,13 @@ def on_fullest_rank(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> dict[st
             continue
         mine = _part(shape, 0, spread[name]) if shape and name in spread else shape
         held[name] = _part(mine, cut[name], tensor) if name in cut and tensor > 1 else mine
-    if plan.cluster.pipeline_parallel > 1:  # the first stage and the last have one table each
+    if plan.cluster.pipeline_parallel > 1 and not _shares_head(plan):  # the first stage and the last have a table each
         held.pop("head.weight", None)
     return held
+
+
+def _shares_head(plan: RunPlan) -> bool:
+    return plan.cluster.pipeline_parallel > 1 and plan.cluster.partition == "time+head"
 
 
 def _part(shape: tuple[int, ...], dim: int, ranks: int) -> tuple[int, ...]:
@@ -36,6 +40,10 @@ def _layer(name: str) -> int:
 def _layers_of_a_stage(plan: RunPlan, model: GPTPlan, size: DecoderSize, layers: int) -> int:
     """The most of all stages; where time cuts them, as if layers and head took as long as their products."""
     stages = plan.cluster.pipeline_parallel
+    if _shares_head(
+        plan
+    ):  # of two neighbours, one goes forward while the other goes backward, which takes twice as long
+        return min(layers, -(-4 * layers // (3 * stages)))
     if plan.cluster.partition != "time" or stages == 1:
         return -(-layers // stages)
     head = 6 * size.rows * model.hidden_size
@@ -63,7 +71,7 @@ def activation_bytes(plan: RunPlan, model: GPTPlan, size: DecoderSize) -> int:
         total = -(-layers // segment) * inputs + segment * layer
     stages, loss = plan.cluster.pipeline_parallel, loss_bytes(plan, model, size)
     under_way = min(stages, plan.batch.gradient_accumulation)
-    first, last = total * under_way + (0 if stages > 1 else loss), total + loss
+    first, last = total * under_way + (0 if stages > 1 and not _shares_head(plan) else loss), total + loss
     return max(first, last) + 3 * inputs
 
 

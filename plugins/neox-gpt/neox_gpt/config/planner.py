@@ -41,6 +41,7 @@ class GPTPlanner:
         for each in rules_in(area)
     )
     picture = "neox_gpt.attention.draw_layouts"
+    shares_output_layer = True
 
     def components(self, kind: str, fields: Mapping[str, Any], registry: Registry) -> Sequence[Named] | None:
         """The mixers and feed-forwards that some layer has, the sparse layouts, which three keys name together, and the

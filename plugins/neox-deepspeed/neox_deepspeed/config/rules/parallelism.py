@@ -8,6 +8,7 @@ from neox_core.api import Problem
 from neox_core.config.schema.sections.parallelism import ParallelismSection
 from neox_core.config.schema.structure import Config
 from neox_core.plan.cluster import ClusterShape
+from neox_core.plan.planners import architecture_planner, objective_planner
 from neox_core.plan.rules.rule import rule
 from neox_deepspeed.config.sections.zero import ZeroSection
 
@@ -39,3 +40,20 @@ def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[P
             "zero_optimization.stage",
             "stage: 1",
         )
+
+
+@rule("pipe_partition_method", "pipe_parallel_size", "objective")
+def stages_share_a_cross_entropy(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """Stages share the output layer of an architecture that allows it, where the objective takes its cross-entropy."""
+    parallel = config.section(ParallelismSection)
+    if parallel.stages < 2 or parallel.pipe_partition_method != "time+head":
+        return
+    (architecture,), (objective,) = config.components("architecture"), config.components("objective")
+    takes = getattr(objective_planner(config), "takes_cross_entropy", None)
+    if not getattr(architecture_planner(config), "shares_output_layer", False):
+        said = f"{architecture.entry.component.name}, whose output layer needs all positions of a sample at once"
+    elif takes is not None and not takes(objective.settings):
+        said = f"{objective.entry.component.name}, which needs more of the output layer than the cross-entropy"
+    else:
+        return
+    yield config.problem(f"time+head does not work with {said}", "pipe_partition_method", "use time")
