@@ -7,10 +7,10 @@ has 2 threads, each of two ranks has one. All layouts of a shape are started at 
 benchmarks/turns.py. A layout's efficiency is its tokens/s over those of the one process in the same round. Rows are
 appended to benchmarks/results.csv when a shape is done.
 
-A pipeline has 8 micro-batches of one sequence, or of `--sequences`, where all others make as many passes of 8. It is cut
-by `pipe-partition-method: time`, or by `time+head`, with which the stages share the output layer. Its limit is what two
-ranks reach that lose nothing but the bubble, while the slowest stage takes the share of a micro-batch that the run has
-measured: a step takes 8 times that share, and the rest once. It is a share of what two processors do that never wait.
+A pipeline has 8 micro-batches of one sequence, or of `--sequences`, where all others make as many passes of 8. It is
+cut by `pipe-partition-method: time`, or by `time+head`, with which the stages share the output layer. Its limit is what
+two ranks reach that lose nothing but the bubble, while the slowest stage takes the share of a micro-batch that the run
+has measured: a step takes 8 times that share, and the rest once, of what two processors do that never wait.
 """
 
 import argparse

@@ -238,7 +238,7 @@ class Engine(Storage, Protocol):
     `background_writer()` makes a `BackgroundWriter`; an engine whose `Sharding.background` is always False needs none.
 
     `notes`, which may be left out: lines for people, shown at the start. `stages`, too: where each stage of a pipeline
-    begins in the row of layers, then its end, where that was measured; state.json has it for the runs that resume.
+    begins in the row of layers, then its end, and whole numbers of the engine's own; state.json has it for resuming.
     """
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:

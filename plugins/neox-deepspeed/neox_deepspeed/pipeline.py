@@ -22,7 +22,7 @@ from neox_core.parallel.tensor import mark_parameters
 from neox_deepspeed.balance import BY_TIME, cut_by_time
 from neox_deepspeed.engine import Engine
 from neox_deepspeed.patches import go_backward_once, import_deepspeed
-from neox_deepspeed.shared_head import SharedHead, with_help
+from neox_deepspeed.shared_head import SharedHead, SharedOutputs, with_help
 
 if TYPE_CHECKING:
     from neox_core.contracts import Curriculum
@@ -116,6 +116,8 @@ def build_stage(
             shared = head.outputs if head is not None and torch.is_grad_enabled() else row.outputs
             outputs = shared(self._module(len(layers) - 1), passed)
             loss: Tensor = self._judge(outputs, given)
+            if isinstance(outputs, SharedOutputs):
+                outputs.require_asked()
             return _after(loss, passed)
 
         def help(self, length: int, backward: Callable[[Tensor, Tensor], None]) -> None:

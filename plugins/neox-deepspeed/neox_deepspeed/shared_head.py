@@ -160,6 +160,7 @@ class SharedOutputs:
 
     def __init__(self, own: Outputs, mine: slice, sent: Sequence[_Sent]) -> None:
         self._own, self._mine, self._sent = own, mine, sent
+        self._asked = False
 
     @property
     def auxiliary_losses(self) -> Mapping[str, Tensor]:
@@ -170,6 +171,9 @@ class SharedOutputs:
         return self._own.metrics
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
+        if self._asked:
+            raise _not_shared("takes the cross-entropy twice")
+        self._asked = True
         taken = [_Take.apply(each.states, each) for each in self._sent]
         for each in self._sent:
             each.ask(labels)
@@ -181,10 +185,15 @@ class SharedOutputs:
         return mean
 
     def scores(self, labels: Tensor) -> Scores:
-        raise _not_shared("scores")
+        raise _not_shared("takes scores")
 
     def logits(self) -> Tensor:
-        raise _not_shared("logits")
+        raise _not_shared("takes logits")
+
+    def require_asked(self) -> None:
+        """Raises ConfigError where the objective has not taken the cross-entropy: the other stages wait for it."""
+        if not self._asked:
+            raise _not_shared("does not take the cross-entropy")
 
 
 class _Sent:
@@ -253,7 +262,7 @@ def _wide(states: Tensor) -> torch.dtype:
 
 
 def _not_shared(what: str) -> ConfigError:
-    said = f"the objective takes {what}, and the stages of a pipeline share the cross-entropy alone"
+    said = f"the objective {what} of a batch, and the stages of this pipeline share one cross-entropy"
     return ConfigError(said, hint="set pipe-partition-method: time")
 
 

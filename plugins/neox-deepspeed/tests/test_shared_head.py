@@ -5,7 +5,9 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from neox_deepspeed.shared_head import WHOLE, SharedHead, SharedOutputs, cut_with_head
+from torch import Tensor
 
 from neox_core.errors import ConfigError
 
@@ -74,10 +76,26 @@ def test_many_positions_are_dealt_in_multiples_that_a_loss_takes_at_once() -> No
     assert [each.stop - each.start for each in head((455, 569))._positions(128)] == [72, 56]
 
 
+class Zero:
+    """Outputs whose cross-entropy is 0."""
+
+    def cross_entropy(self, labels: Tensor) -> Tensor:
+        return torch.zeros(())
+
+
 def test_what_cannot_be_shared_is_refused() -> None:
-    nothing: Any = None
-    outputs = SharedOutputs(nothing, slice(None), ())
-    with pytest.raises(ConfigError, match="takes scores, and the stages of a pipeline share the cross-entropy alone"):
-        outputs.scores(nothing)
-    with pytest.raises(ConfigError, match="takes logits, and the stages"):
+    """The other stages would wait for ever, or compute what nobody takes."""
+    own: Any = Zero()
+    outputs, labels = SharedOutputs(own, slice(None), ()), torch.zeros(1, 4, dtype=torch.int64)
+    with pytest.raises(
+        ConfigError, match="the objective takes scores of a batch, and the stages of this pipeline share"
+    ):
+        outputs.scores(labels)
+    with pytest.raises(ConfigError, match="the objective takes logits"):
         outputs.logits()
+    with pytest.raises(ConfigError, match="the objective does not take the cross-entropy of a batch"):
+        outputs.require_asked()
+    assert float(outputs.cross_entropy(labels)) == 0
+    outputs.require_asked()
+    with pytest.raises(ConfigError, match="the objective takes the cross-entropy twice"):
+        outputs.cross_entropy(labels)
