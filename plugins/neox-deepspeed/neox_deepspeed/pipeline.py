@@ -138,8 +138,9 @@ def build_stage(
 
         def _find(self, index: int) -> nn.Module | None:
             name, modules = layers[index].module, self._modules
-            tied = dict(self.tied_modules.items())
-            return tied.get(_key(name)) or modules.get(str(index)) or modules.get(name)
+            if (key := _key(name)) in self.tied_modules:
+                return self.tied_modules[key]
+            return modules.get(str(index), modules.get(name))
 
     grid = PipeModelDataParallelTopology(
         num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
