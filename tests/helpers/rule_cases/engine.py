@@ -75,9 +75,21 @@ CASES: dict[str, Case] = {
         ("num_gpus=2", "model-parallel-size=2", "bf16.enabled=true"),
         CPU,
     ),
+    "pipeline_accumulates_in_its_own_type": (
+        (
+            "num_gpus=2",
+            "pipe-parallel-size=2",
+            "bf16.enabled=true",
+            "zero_optimization.stage=1",
+            "data_types.grad_accum_dtype=fp32",
+        ),
+        "error: data_types.grad_accum_dtype: fp32 loses gradients of the output layer in a pipeline of a model in bf16",
+        ("num_gpus=2", "bf16.enabled=true", "zero_optimization.stage=1", "data_types.grad_accum_dtype=fp32"),
+        CPU,
+    ),
     "stages_share_a_cross_entropy": (
         ("num_gpus=2", "pipe-parallel-size=2", "pipe-partition-method=time+head", "z-loss=0.1"),
-        "error: pipe-partition-method: time+head does not work with causal-lm, which needs more of the output layer",
+        "error: pipe-partition-method: time+head does not work with causal-lm, which may need more of the output layer",
         ("num_gpus=2", "pipe-parallel-size=2", "pipe-partition-method=time+head"),
         CPU,
     ),

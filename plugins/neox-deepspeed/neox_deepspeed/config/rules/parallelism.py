@@ -42,6 +42,17 @@ def half_precision_is_sharded(config: Config, shape: ClusterShape) -> Iterator[P
         )
 
 
+@rule("data_types.grad_accum_dtype", "pipe_parallel_size", "bf16.enabled", "fp16.enabled")
+def pipeline_accumulates_in_its_own_type(config: Config, shape: ClusterShape) -> Iterator[Problem]:
+    """In a pipeline DeepSpeed 0.19.8 loses gradients that are added up in another type than the model's."""
+    # Those of the output layer, since the loss is computed outside of the module, and those of tied weights.
+    parallel, precision = config.section(ParallelismSection), config.section(PrecisionSection)
+    dtype = precision.data_types.grad_accum_dtype
+    if parallel.stages > 1 and dtype is not None and dtype != precision.dtype:
+        said = f"{dtype} loses gradients of the output layer in a pipeline of a model in {precision.dtype}"
+        yield config.problem(said, "data_types.grad_accum_dtype", f"use {precision.dtype}, or no pipeline")
+
+
 @rule("pipe_partition_method", "pipe_parallel_size", "objective")
 def stages_share_a_cross_entropy(config: Config, shape: ClusterShape) -> Iterator[Problem]:
     """Stages share the output layer of an architecture that allows it, where the objective takes its cross-entropy."""
@@ -52,8 +63,8 @@ def stages_share_a_cross_entropy(config: Config, shape: ClusterShape) -> Iterato
     takes = getattr(objective_planner(config), "takes_cross_entropy", None)
     if not getattr(architecture_planner(config), "shares_output_layer", False):
         said = f"{architecture.entry.component.name}, whose output layer needs all positions of a sample at once"
-    elif takes is not None and not takes(objective.settings):
-        said = f"{objective.entry.component.name}, which needs more of the output layer than the cross-entropy"
+    elif takes is None or not takes(objective.settings):
+        said = f"{objective.entry.component.name}, which may need more of the output layer than the cross-entropy"
     else:
         return
     yield config.problem(f"time+head does not work with {said}", "pipe_partition_method", "use time")
