@@ -1,4 +1,4 @@
-"""`pipe-partition-method: time`: a row of layers is cut by the time that each takes on the ranks of the run.
+"""`pipe-partition-method: time` and `time+head`: a row of layers is cut by the time that each takes on the ranks.
 
 A resumed run keeps the cut of its checkpoint: the norm of the gradient is added up by stages, so it would differ after
 another cut.
@@ -48,7 +48,7 @@ BY_TIME = ("time", "time+head")
 class Cut:
     """parts: where each stage begins in the row, then the end of the row. notes: lines for people.
 
-    shares: of the output layer, as `shared_head.shares_of`; () where the last stage has it alone.
+    shares: of the output layer, as `shared_head.cut_with_head`; () where the last stage has it alone.
     """
 
     parts: tuple[int, ...]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from neox_core.contracts.objective import IGNORED
 from neox_core.errors import ConfigError
+from neox_core.parallel.groups import wait_for
 
 if TYPE_CHECKING:
     from neox_core.contracts.objective import Outputs, Scores
@@ -107,7 +108,7 @@ class SharedHead:
         sent = [
             _Sent(states[:, at], at, rank) for at, rank in zip(others, self._ranks, strict=False) if at.stop > at.start
         ]
-        self._tell_form(states, sent)
+        self._tell_form(states)
         return SharedOutputs(self._row.outputs(head, (own, *rest) if rest else own), mine, sent)
 
     def help(self, head: nn.Module, length: int, backward: Callable[[Tensor, Tensor], None]) -> None:
@@ -117,12 +118,12 @@ class SharedHead:
         """
         at = self._positions(length)[1 + self._stage]
         count, last = at.stop - at.start, self._ranks[-1]
-        if not count:
-            return
         if self._form[0] != length:
             form = torch.empty(3, dtype=torch.int64, device=self._device)
             dist.recv(form, last)
             self._form = length, form.tolist()
+        if not count:
+            return
         kind, batch, width = self._form[1]
         states = torch.empty(batch, count, width, dtype=_TYPES[kind], device=self._device)
         labels = torch.empty(batch, count, dtype=torch.int64, device=self._device)
@@ -144,14 +145,14 @@ class SharedHead:
         ends = accumulate((length - sum(counts), *counts), initial=0)
         return [slice(*each) for each in pairwise(ends)]
 
-    def _tell_form(self, states: Tensor, sent: Sequence[_Sent]) -> None:
-        """To the stages that help; they know when it changes."""
+    def _tell_form(self, states: Tensor) -> None:
+        """To all other stages, which know when it changes."""
         batch, length, width = states.shape
         if self._form[0] == length:
             return
         form = [_TYPES.index(states.dtype), batch, width]
-        for each in sent:
-            dist.send(torch.tensor(form, device=self._device), each.rank)
+        for rank in self._ranks[:-1]:
+            dist.send(torch.tensor(form, device=self._device), rank)
         self._form = length, form
 
 
@@ -160,7 +161,7 @@ class SharedOutputs:
 
     def __init__(self, own: Outputs, mine: slice, sent: Sequence[_Sent]) -> None:
         self._own, self._mine, self._sent = own, mine, sent
-        self._asked = False
+        self._mean: Tensor | None = None
 
     @property
     def auxiliary_losses(self) -> Mapping[str, Tensor]:
@@ -171,9 +172,8 @@ class SharedOutputs:
         return self._own.metrics
 
     def cross_entropy(self, labels: Tensor) -> Tensor:
-        if self._asked:
+        if self._mean is not None:
             raise _not_shared("takes the cross-entropy twice")
-        self._asked = True
         taken = [_Take.apply(each.states, each) for each in self._sent]
         for each in self._sent:
             each.ask(labels)
@@ -182,6 +182,7 @@ class SharedOutputs:
         mean = self._own.cross_entropy(labels[:, self._mine]) * (counted[:, self._mine].sum() / count)
         for each, states in zip(self._sent, taken, strict=True):
             mean = mean + _Ask.apply(states, each) * (counted[:, each.at].sum() / count)
+        self._mean = mean
         return mean
 
     def scores(self, labels: Tensor) -> Scores:
@@ -191,9 +192,9 @@ class SharedOutputs:
         raise _not_shared("takes logits")
 
     def require_asked(self) -> None:
-        """Raises ConfigError where the objective has not taken the cross-entropy: the other stages wait for it."""
-        if not self._asked:
-            raise _not_shared("does not take the cross-entropy")
+        """Raises ConfigError where the objective has no gradient of the cross-entropy: the other stages wait for it."""
+        if self._mean is None or not self._mean.requires_grad:
+            raise _not_shared("takes no cross-entropy with a gradient")
 
 
 class _Sent:
@@ -222,7 +223,7 @@ class _Sent:
 
     def gradient(self) -> Tensor:
         for each in self._on_the_way:
-            each.wait()
+            wait_for(each)
         self._kept.clear()
         return self._found
 
@@ -298,7 +299,8 @@ def _go_backward(engine: Any, loss: Tensor, gradient: Tensor) -> None:
         engine.optimizer.clear_lp_grads()
     engine._running_engine_backward = True  # noqa: SLF001  else a hook of it raises
     try:
-        loss.backward(gradient)
+        with torch.autocast(loss.device.type, enabled=False):  # which the forward pass may be in
+            loss.backward(gradient)
     finally:
         engine._running_engine_backward = False  # noqa: SLF001
     if sums and not engine._config.bfloat16_config.immediate_grad_update:  # noqa: SLF001

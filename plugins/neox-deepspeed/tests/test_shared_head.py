@@ -79,8 +79,11 @@ def test_many_positions_are_dealt_in_multiples_that_a_loss_takes_at_once() -> No
 class Zero:
     """Outputs whose cross-entropy is 0."""
 
+    def __init__(self, trains: bool = True) -> None:
+        self.trains = trains
+
     def cross_entropy(self, labels: Tensor) -> Tensor:
-        return torch.zeros(())
+        return torch.zeros((), requires_grad=self.trains)
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
@@ -93,9 +96,14 @@ def test_what_cannot_be_shared_is_refused() -> None:
         outputs.scores(labels)
     with pytest.raises(ConfigError, match="the objective takes logits"):
         outputs.logits()
-    with pytest.raises(ConfigError, match="the objective does not take the cross-entropy of a batch"):
+    with pytest.raises(ConfigError, match="the objective takes no cross-entropy with a gradient of a batch"):
         outputs.require_asked()
     assert float(outputs.cross_entropy(labels)) == 0
     outputs.require_asked()
     with pytest.raises(ConfigError, match="the objective takes the cross-entropy twice"):
         outputs.cross_entropy(labels)
+    unused: Any = Zero(trains=False)
+    outputs = SharedOutputs(unused, slice(None), ())
+    outputs.cross_entropy(labels)
+    with pytest.raises(ConfigError, match="the objective takes no cross-entropy with a gradient"):
+        outputs.require_asked()

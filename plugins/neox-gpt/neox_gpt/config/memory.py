@@ -43,7 +43,7 @@ def _layers_of_a_stage(plan: RunPlan, model: GPTPlan, size: DecoderSize, layers:
     if _shares_head(
         plan
     ):  # of two neighbours, one goes forward while the other goes backward, which takes twice as long
-        return min(layers, -(-4 * layers // (3 * stages)))
+        return min(layers, -(-2 * layers // (stages + stages // 2)))
     if plan.cluster.partition != "time" or stages == 1:
         return -(-layers // stages)
     head = 6 * size.rows * model.hidden_size
