@@ -304,11 +304,15 @@ def test_a_resumed_pipeline_keeps_the_cut_that_was_measured_to_the_bit(out: Path
     assert told(out / "2" / "swap-time")["notes"] == [
         "the pipeline is cut as in the checkpoint, into stages of 4 and 1 layers"
     ]
-    expected, found = told(out / "2" / "straight-time"), told(out / "2" / "swap-time")
-    assert found["norms"] == expected["norms"][HALFWAY:]
-    tensors, others = stored(out / "2" / "straight-time"), stored(out / "2" / "swap-time")
-    assert set(others) == set(tensors)
-    assert [key for key, tensor in tensors.items() if not torch.equal(others[key], tensor)] == []
+    assert_continues(out / "2" / "straight-time", out / "2" / "swap-time")
+
+
+def assert_continues(straight: Path, resumed: Path) -> None:
+    """To the bit."""
+    assert told(resumed)["norms"] == told(straight)["norms"][HALFWAY:]
+    expected, found = stored(straight), stored(resumed)
+    assert set(found) == set(expected)
+    assert [key for key, tensor in expected.items() if not torch.equal(found[key], tensor)] == []
 
 
 def test_a_resumed_pipeline_keeps_the_shares_of_the_output_layer_to_the_bit(out: Path) -> None:
@@ -319,11 +323,17 @@ def test_a_resumed_pipeline_keeps_the_shares_of_the_output_layer_to_the_bit(out:
     assert told(out / "2" / "swap-head")["notes"] == [
         "the pipeline is cut as in the checkpoint, into stages of 3 and 2 layers with 33 and 67 % of the output layer"
     ]
-    expected, found = told(out / "2" / "straight-head"), told(out / "2" / "swap-head")
-    assert found["norms"] == expected["norms"][HALFWAY:]
-    tensors, others = stored(out / "2" / "straight-head"), stored(out / "2" / "swap-head")
-    assert set(others) == set(tensors)
-    assert [key for key, tensor in tensors.items() if not torch.equal(others[key], tensor)] == []
+    again, _ = told(out / "2" / "head-time")["notes"]
+    assert again == "the checkpoint was cut by time+head and this run is by time, so layers are measured again"
+    assert_continues(out / "2" / "straight-head", out / "2" / "swap-head")
+
+
+@pytest.mark.parametrize(("ranks", "layout", "form"), [case for case in CASES if "head" in case[1]], ids=str)
+def test_other_stages_have_positions_in_these_layouts(out: Path, ranks: int, layout: str, form: str) -> None:
+    count = LAYOUTS[ranks][layout]["pipe"]
+    shares = told(out / str(ranks) / f"{form}-{layout}")["stages"][count + 1 :]
+    assert len(shares) == count
+    assert max(shares[:-1]) >= 1024 // 8  # a position of eight
 
 
 def test_sparse_attention_goes_on_to_the_bit(out: Path) -> None:

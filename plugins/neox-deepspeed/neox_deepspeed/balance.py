@@ -38,10 +38,12 @@ RunLayers = Callable[[Sequence[tuple["RowLayer", Callable[[Any, Any], Any]]], An
 """What passes a micro-batch through some layers of a stage."""
 MOST_CALLS, ENOUGH_S = 5, 2.0
 """A layer is called as often after its first call as fits this time, once at least."""
+_AGAIN = ", so layers are measured again"
 
 
-BY_TIME = ("time", "time+head")
-"""Values of `pipe-partition-method`. With the second, stages share the output layer: see `shared_head`."""
+SHARED = "time+head"
+"""The value of `pipe-partition-method` with which stages share the output layer: see `shared_head`."""
+BY_TIME = ("time", SHARED)
 
 
 @frozen
@@ -68,7 +70,7 @@ def cut_by_time(
     dist.broadcast_object_list(found, 0, device=context.device)
     stored, kept = _parted(found[0])
     blocks = [each.recomputed or not plan.optim.zero_stage for each in layers]  # ZeRO waits for groups as of a block
-    shared = plan.cluster.partition == BY_TIME[1]
+    shared = plan.cluster.partition == SHARED
     fits = len(stored) == stages + 1 and stored[-1] == len(layers) and bool(kept) == shared
     if fits and _all_have(blocks, stored):
         said = f"the pipeline is cut as in the checkpoint, into stages of {_counts(stored)} layers{_percent(kept)}"
@@ -89,8 +91,12 @@ def cut_by_time(
     listed = ", ".join(f"{kind} {1000 * cost:.3g} ms" for kind, cost in times.items())
     cut = f"the pipeline is cut by time into stages of {_counts(parts)} layers{_percent(shares)}"
     note = f"{cut}, {whole} of a micro-batch: {listed}"
-    again = f"the checkpoint has {len(stored) - 1} pipeline stages and this run {stages}, so layers are measured again"
-    return Cut(parts, (again, note) if stored and len(stored) != stages + 1 else (note,), shares)
+    again: tuple[str, ...] = ()
+    if stored and len(stored) != stages + 1:
+        again = (f"the checkpoint has {len(stored) - 1} pipeline stages and this run {stages}{_AGAIN}",)
+    elif stored and bool(kept) != shared:
+        again = (f"the checkpoint was cut by {BY_TIME[bool(kept)]} and this run is by {BY_TIME[shared]}{_AGAIN}",)
+    return Cut(parts, (*again, note), shares)
 
 
 def best_cut(costs: Sequence[float], trained: Sequence[bool], stages: int) -> tuple[int, ...]:
@@ -235,7 +241,7 @@ def _inputs(
     def judge(last: nn.Module, passed: Any) -> Tensor:
         def run(tokens: Tensor) -> Outputs:
             outputs = row.outputs(last, passed)
-            return SharedOutputs(outputs, slice(None), ()) if plan.cluster.partition == BY_TIME[1] else outputs
+            return SharedOutputs(outputs, ()) if plan.cluster.partition == SHARED else outputs
 
         dtype = DTYPES[plan.precision.autocast] if plan.precision.autocast else None
         with torch.autocast(context.device.type, dtype, enabled=dtype is not None):

@@ -126,21 +126,17 @@ def build_stage(
             head.help(self._module(len(layers) - 1), length, backward)
 
         def hold(self, index: int) -> nn.Module:
-            """The module of a layer, be the layer in another stage."""
-            if self._find(index) is None:
-                self.add_module(layers[index].module, layers[index].make())
+            """The module of a layer, which is made where the layer is in another stage."""
+            name = layers[index].module
+            if _key(name) not in self.tied_modules and str(index) not in self._modules:
+                self.add_module(name, layers[index].make())
             return self._module(index)
 
         def _module(self, index: int) -> nn.Module:
-            found = self._find(index)
-            assert found is not None  # noqa: S101  a layer of this stage
-            return found
-
-        def _find(self, index: int) -> nn.Module | None:
-            name, modules = layers[index].module, self._modules
-            if (key := _key(name)) in self.tied_modules:
-                return self.tied_modules[key]
-            return modules.get(str(index), modules.get(name))
+            name, place = layers[index].module, str(index)
+            tied, key = self.tied_modules, _key(name)
+            module: nn.Module = tied[key] if key in tied else self._modules[place if place in self._modules else name]
+            return module
 
     grid = PipeModelDataParallelTopology(
         num_pp=context.groups.pipe_size, num_mp=context.groups.tensor.size, num_dp=context.groups.data_size
@@ -295,7 +291,7 @@ class PipelineEngine(Engine):
         self._dtype = context.dtype
         self.stages, self.notes = self._trained.stages, self._trained.notes
         self._trained.judge_by(self._judge)
-        if self._trained.shares_head:
+        if self._trained.shares_head and self._groups.pipe_rank < self._groups.pipe_size - 1:
             with_help(engine, self._help)
 
     def train_step(self, batches: Iterator[Tensor], lr: float) -> Tensor:
@@ -381,10 +377,9 @@ class PipelineEngine(Engine):
             return self._criterion.of(batch, rest[0] if rest else None)(run)
 
     def _help(self, backward: Callable[[Tensor, Tensor], None]) -> None:
-        """Compute this stage's part of the output layer for a micro-batch; the last stage computes its own anyway."""
-        if self._groups.pipe_rank < self._groups.pipe_size - 1:
-            with self._casting():
-                self._trained.help(self._length, backward)
+        """Compute this stage's part of the output layer for a micro-batch."""
+        with self._casting():
+            self._trained.help(self._length, backward)
 
     def _no_keys(self, batch: Tensor) -> tuple[Tensor, ...]:
         """In place of those that an evaluation does not use, so that all that is sent has one form."""

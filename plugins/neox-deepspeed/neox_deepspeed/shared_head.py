@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,6 +91,13 @@ def _level(loads: Sequence[float], more: float) -> float:
     return level
 
 
+def dealt(shares: Sequence[int], length: int) -> list[int]:
+    """How many positions of a sample each stage computes, from the first ones on; the last stage has the rest."""
+    step = STEP if length >= 16 * STEP else 1
+    counts = [share * length // WHOLE // step * step for share in shares[:-1]]
+    return [*counts, length - sum(counts)]
+
+
 class SharedHead:
     """The output layer of a row, on one rank. shares: as of `cut_with_head`."""
 
@@ -103,21 +110,18 @@ class SharedHead:
     def outputs(self, head: nn.Module, passed: Any) -> Outputs:
         """In the last stage: what the pass gives, whose `cross_entropy` the other stages help to compute."""
         states, *rest = passed if isinstance(passed, tuple) else (passed,)
-        mine, *others = self._positions(states.shape[1])
-        own = states[:, mine]
-        sent = [
-            _Sent(states[:, at], at, rank) for at, rank in zip(others, self._ranks, strict=False) if at.stop > at.start
-        ]
+        counts = dealt(self._shares, states.shape[1])
+        *others, own = states.split(counts, 1)
+        sent = [_Sent(some, rank) for some, rank in zip(others, self._ranks, strict=False) if some.shape[1]]
         self._tell_form(states)
-        return SharedOutputs(self._row.outputs(head, (own, *rest) if rest else own), mine, sent)
+        return SharedOutputs(self._row.outputs(head, (own, *rest) if rest else own), sent)
 
     def help(self, head: nn.Module, length: int, backward: Callable[[Tensor, Tensor], None]) -> None:
         """In another stage: compute this stage's positions of one micro-batch.
 
         length: of a sample. backward: goes backward from a scalar with its gradient.
         """
-        at = self._positions(length)[1 + self._stage]
-        count, last = at.stop - at.start, self._ranks[-1]
+        count, last = dealt(self._shares, length)[self._stage], self._ranks[-1]
         if self._form[0] != length:
             form = torch.empty(3, dtype=torch.int64, device=self._device)
             dist.recv(form, last)
@@ -138,13 +142,6 @@ class SharedHead:
         backward(mean, received.to(mean.dtype))
         dist.send(states.grad, last)
 
-    def _positions(self, length: int) -> list[slice]:
-        """Those of the last stage, then those of each other one."""
-        step = STEP if length >= 16 * STEP else 1
-        counts = [share * length // WHOLE // step * step for share in self._shares[:-1]]
-        ends = accumulate((length - sum(counts), *counts), initial=0)
-        return [slice(*each) for each in pairwise(ends)]
-
     def _tell_form(self, states: Tensor) -> None:
         """To all other stages, which know when it changes."""
         batch, length, width = states.shape
@@ -157,10 +154,13 @@ class SharedHead:
 
 
 class SharedOutputs:
-    """What a pass gives whose positions are spread over the stages: see `contracts.objective.Outputs`."""
+    """What a pass gives whose positions are spread over the stages: see `contracts.objective.Outputs`.
 
-    def __init__(self, own: Outputs, mine: slice, sent: Sequence[_Sent]) -> None:
-        self._own, self._mine, self._sent = own, mine, sent
+    own: of the last positions. sent: those before them.
+    """
+
+    def __init__(self, own: Outputs, sent: Sequence[_Sent]) -> None:
+        self._own, self._sent = own, sent
         self._mean: Tensor | None = None
 
     @property
@@ -174,14 +174,14 @@ class SharedOutputs:
     def cross_entropy(self, labels: Tensor) -> Tensor:
         if self._mean is not None:
             raise _not_shared("takes the cross-entropy twice")
+        counts = [each.states.shape[1] for each in self._sent]
+        *others, mine = labels.split([*counts, labels.shape[1] - sum(counts)], 1)
         taken = [_Take.apply(each.states, each) for each in self._sent]
-        for each in self._sent:
-            each.ask(labels)
-        counted = labels != IGNORED
-        count = counted.sum().clamp(min=1)
-        mean = self._own.cross_entropy(labels[:, self._mine]) * (counted[:, self._mine].sum() / count)
-        for each, states in zip(self._sent, taken, strict=True):
-            mean = mean + _Ask.apply(states, each) * (counted[:, each.at].sum() / count)
+        for each, some in zip(self._sent, others, strict=True):
+            each.ask(some)
+        mean = self._own.cross_entropy(mine) * _share(mine, labels)
+        for each, some, states in zip(self._sent, others, taken, strict=True):
+            mean = mean + _Ask.apply(states, each) * _share(some, labels)
         self._mean = mean
         return mean
 
@@ -192,7 +192,7 @@ class SharedOutputs:
         raise _not_shared("takes logits")
 
     def require_asked(self) -> None:
-        """Raises ConfigError where the objective has no gradient of the cross-entropy: the other stages wait for it."""
+        """Raises ConfigError where the loss does not go back through the cross-entropy: other stages would wait."""
         if self._mean is None or not self._mean.requires_grad:
             raise _not_shared("takes no cross-entropy with a gradient")
 
@@ -200,13 +200,13 @@ class SharedOutputs:
 class _Sent:
     """Some positions of a micro-batch that another rank computes."""
 
-    def __init__(self, states: Tensor, at: slice, rank: int) -> None:
-        self.states, self.at, self.rank = states, at, rank
+    def __init__(self, states: Tensor, rank: int) -> None:
+        self.states, self.rank = states, rank
         self._on_the_way: list[Any] = []
         self._kept: list[Tensor] = []
 
     def ask(self, labels: Tensor) -> None:
-        for each in (self.states.detach().contiguous(), labels[:, self.at].contiguous()):
+        for each in (self.states.detach().contiguous(), labels.contiguous()):
             self._send(each)
 
     def mean(self) -> Tensor:
@@ -258,6 +258,11 @@ class _Ask(torch.autograd.Function):
         return ctx.sent.go_backward(gradient), None
 
 
+def _share(some: Tensor, labels: Tensor) -> Tensor:
+    """Of the labels that count, the part that is in `some`."""
+    return (some != IGNORED).sum() / (labels != IGNORED).sum().clamp(min=1)
+
+
 def _wide(states: Tensor) -> torch.dtype:
     return torch.promote_types(states.dtype, torch.float32)
 
@@ -268,7 +273,7 @@ def _not_shared(what: str) -> ConfigError:
 
 
 def with_help(engine: Any, help: Callable[[Callable[[Tensor, Tensor], None]], None]) -> None:
-    """Let DeepSpeed's engine of a stage call `help` in each step in which the last stage goes forward.
+    """Let DeepSpeed's engine of an earlier stage call `help` in each step in which the last stage goes forward.
 
     help: gets what goes backward from a scalar with its gradient.
     """

@@ -40,9 +40,7 @@ def _layer(name: str) -> int:
 def _layers_of_a_stage(plan: RunPlan, model: GPTPlan, size: DecoderSize, layers: int) -> int:
     """The most of all stages; where time cuts them, as if layers and head took as long as their products."""
     stages = plan.cluster.pipeline_parallel
-    if _shares_head(
-        plan
-    ):  # of two neighbours, one goes forward while the other goes backward, which takes twice as long
+    if _shares_head(plan):  # a stage goes forward while its neighbour goes backward, which takes twice as long
         return min(layers, -(-2 * layers // (stages + stages // 2)))
     if plan.cluster.partition != "time" or stages == 1:
         return -(-layers // stages)
